@@ -39,7 +39,7 @@ _BELOW_ONE = 1 - 2.0**-24
 
 
 def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) -> Tensor:
-    """The law of a loop's token ``j``, given that the drafted tokens before it stand.
+    """Return the law of a loop's token ``j``, given that the drafted tokens before it stand.
 
     Args:
         q: [K+1, V] target rows.
@@ -64,7 +64,8 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     missing = sum(mass for mass, _ in rejected.values())
     if missing > 0:
         x = max(rejected, key=lambda token: rejected[token])
-        probe, test = _TwoNumbers(rule, q, _with(draft, j, x), j), (1 + rejected[x][1]) / 2
+        probe = _TwoNumbers(rule, q, _with(draft, j, x), j)
+        test = (1 + rejected[x][1]) / 2
         left = [max(a - b, 0.0) for a, b in zip(q[j].tolist(), p[j].tolist(), strict=True)]
         law += missing * _final_law(probe, test, left if any(left) else q[j].tolist())
     return law
@@ -78,24 +79,28 @@ class _TwoNumbers:
         self._rows = as_in_a_loop(q)
 
     def answer(self, test: float, final: float) -> tuple[int, int]:
-        """(accepted, token). All other tests pass at 0; those after ``j`` must not matter if it fails."""
+        """Return (accepted, token). All other tests pass at 0; those after ``j`` must not matter if it
+        fails.
+        """
         tests = [test if i == self._j else 0.0 for i in range(len(self._draft.tokens))]
         u = torch.tensor([*tests, final], dtype=self._q.dtype).clamp_(0.0, _BELOW_ONE)
         verdict = judged(self._rule, self._rows, self._draft, u)
         return int(verdict.accepted), int(verdict.token)
 
     def acceptance(self, guess: float) -> float:
-        """Probability that test ``j`` accepts."""
+        """Return the probability that test ``j`` accepts."""
         return _edge(lambda u: self.answer(u, 0.5)[0] > self._j, guess)
 
     def token(self, test: float, final: float) -> int:
-        """The token drawn after ``j`` accepted ones; past the vocabulary where that is not what it is."""
+        """Return the token drawn after ``j`` accepted ones; past the vocabulary where another number was
+        accepted.
+        """
         accepted, token = self.answer(test, final)
         return token if accepted == self._j else self._q.shape[-1]
 
 
 def _final_law(probe: _TwoNumbers, test: float, weights: Sequence[float]) -> Tensor:
-    """[V] law of the final draw with test ``j`` at ``test``; ``weights`` are what it should be."""
+    """[V] law of the final draw with test ``j`` at ``test``; ``weights`` are the expected law."""
     whole, reached = sum(weights), 0.0
     token = cache(lambda u: probe.token(test, u))
     edges = [0.0]
@@ -106,7 +111,7 @@ def _final_law(probe: _TwoNumbers, test: float, weights: Sequence[float]) -> Ten
 
 
 def _edge(below: Callable[[float], bool], guess: float) -> float:
-    """Up to which number ``below`` holds: the guess, if it holds just under and fails just over it."""
+    """Return up to which number ``below`` holds: the guess, if it holds just under and fails just over it."""
     low, high = guess - _STEP, guess + _STEP
     if (low <= 0 or below(low)) and (high >= 1 or not below(high)):
         return guess
@@ -122,7 +127,7 @@ def _edge(below: Callable[[float], bool], guess: float) -> float:
 
 
 def _with(draft: Draft, j: int, x: int) -> Draft:
-    """The draft with another token at place ``j``."""
+    """Return the draft with another token at place ``j``."""
     tokens = draft.tokens.clone()
     tokens[j] = x
     return Draft(tokens, draft.probs)
@@ -150,7 +155,7 @@ class _Law:
     probs: Tensor  # [n + 1] their probabilities and that of the rest
 
     def distance(self, row: Tensor) -> float:
-        """Total variation from a row [V]."""
+        """Return the total variation from a row [V]."""
         return float((self.probs - _lumped(row.double().cpu(), self.columns)).abs().sum()) / 2
 
 
@@ -201,7 +206,7 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
 
 
 def _laws(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> tuple[list[_Law], list[int]]:
-    """The law of each emitted token as the sampler implies it, and prompt with output."""
+    """Yield the law of each emitted token as the sampler implies it, and prompt with output."""
     sequence, laws = list(prompt), list[_Law]()
     drafter = subject.build_drafter(subject.sampling)
     with observed() as drawn, subject.loops(subject.target, drafter, prompt, seed) as begin:
@@ -226,16 +231,16 @@ def _drawn_from(loop: DecodedLoop, shown: list[Tensor]) -> Tensor:
 
 
 def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
-    """The laws of a loop's tokens; ``drawn`` [K, V] is what the draft drew from."""
+    """Yield the laws of a loop's tokens; ``drawn`` [K, V] is what the draft drew from."""
     assert loop.draft is not None
     q = loop.target_probs
     rows = [part.cpu() for part in (q, loop.draft.rows(q.shape[-1], q.dtype), drawn)]
     weight = sum(part.sum(0) for part in rows)
     assert isinstance(weight, Tensor)
     columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
-    q, told, really = (_lumped(part, columns) for part in rows)
+    q, shown, really = (_lumped(part, columns) for part in rows)
     certain = loop.draft.probs is None
-    draft = Draft(_places(loop.draft.tokens.cpu(), columns), None if certain else told)
+    draft = Draft(_places(loop.draft.tokens.cpu(), columns), None if certain else shown)
     rule: Accept = vars(algorithms)["accept_draft"]  # as the loop finds it, with whatever is planted there
     for j in range(loop.accepted + 1):
         yield _Law(columns, emitted_law(rule, q, draft, really, j))
@@ -248,7 +253,7 @@ def _lumped(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _places(tokens: Tensor, columns: Tensor) -> Tensor:
-    """Which column stands for each token; the last one for the rest."""
+    """Return which column stands for each token; the last one for all others."""
     same = tokens.unsqueeze(-1) == columns
     return torch.where(same.any(-1), same.int().argmax(-1), len(columns))
 

@@ -89,7 +89,8 @@ def verify_here(wanted: VerifyOptions) -> None:
     from spsbench.cli import among_processes, require_possible
     from spsbench.parts.verify.effort import EFFORTS, FAULTS
 
-    control, each_in_turn = wanted.control, wanted.control == ALL
+    control = wanted.control
+    each_in_turn = wanted.control == ALL
     name = wanted.effort or ("reduced" if each_in_turn else "full")
     if control is not None and control not in (*FAULTS, ALL):
         raise unknown(control, (*FAULTS, ALL), "--control")
@@ -124,7 +125,7 @@ class _Tested:
 
     @property
     def label(self) -> str:
-        """As people say it, with what is lossy called so."""
+        """The tested sampler's name, marked if it is lossy."""
         return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.subject.is_lossless})
 
 
@@ -132,7 +133,8 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
     """Test one sampler, real or planted, under each sampling that was asked for."""
     from spsbench.parts.verify.verification import findings
 
-    quiet, results = wanted.quiet, list[_Tested]()
+    quiet = wanted.quiet
+    results = list[_Tested]()
     for tested in _subjects(wanted, effort):
         for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
             say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
@@ -141,8 +143,10 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
     failed = [(f, tested.name) for tested in results for f in tested.found if not f.passed]
     if wanted.json:
         axes = {each.name: each.arm.axes() | {"lossless": each.subject.is_lossless} for each in results}
-        found = {each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results}
-        print_json({"control": wanted.control, "passed": not failed, "arms": axes, "findings": found})
+        findings_of = {
+            each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results
+        }
+        print_json({"control": wanted.control, "passed": not failed, "arms": axes, "findings": findings_of})
     elif not quiet:
         for tested in results:
             out().print(_verdicts(tested))
@@ -163,7 +167,7 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
 
 
 def _closing(results: Sequence[_Tested]) -> Iterator[str]:
-    """What may be said where nothing failed; the leakage is by the re-score of whole outputs."""
+    """Return what may be concluded where nothing failed; the leakage is by the re-score of whole outputs."""
     from spsbench.parts.verify.effort import LOSSY
     from spsbench.parts.verify.outputs import at_most
 
@@ -207,7 +211,7 @@ def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
 
 
 def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:
-    """Each sampling and way of drafting to test, with the pair loaded once."""
+    """Yield each sampling and way of drafting to test, with the pair loaded once."""
     from spsbench.decode import bound
     from spsbench.drafters import HIDDEN, drafter_kind
     from spsbench.models import title
@@ -246,7 +250,7 @@ def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:
 
 
 def _settings(wanted: VerifyOptions, effort: Effort) -> RunConfig:
-    """Those of the samplers, both samplings by default, on as many prompts as the tests read."""
+    """Return the samplers' settings, both samplings by default, on as many prompts as the tests read."""
     from spsbench.cli import RunOptions, among, read_settings
     from spsbench.engines import refuse_beams
 
@@ -269,8 +273,8 @@ def _verdicts(tested: _Tested) -> RenderableType:
     ]
     arm = tested.arm
     who = "SpS" if (arm.drafter, arm.rule, arm.policy) == PAPERS else tested.label
-    asked = f"Is {who} lossless?" if tested.subject.is_lossless else f"{who} is {LOSSY}"
-    return Group(Text(f"{asked} ({arm.sampling_name})", style="italic"), Table(columns, rows).as_rich())
+    question = f"Is {who} lossless?" if tested.subject.is_lossless else f"{who} is {LOSSY}"
+    return Group(Text(f"{question} ({arm.sampling_name})", style="italic"), Table(columns, rows).as_rich())
 
 
 _HYPHENATED = {
@@ -285,7 +289,7 @@ _HYPHENATED = {
 
 
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
-    """Marks fit on a screen of 80 characters where words would be cut."""
+    """Return the matrix of controls and tests, with marks that fit on 80 columns."""
     from spsbench.parts.verify.verification import TESTS
     from spsbench.report import Table, left
 

@@ -83,7 +83,9 @@ def _one_seed(root_seed: int, example_id: str, sample_index: int, purpose: str) 
 
 def _untimed_draft() -> Iterator[Swap]:
     """Leaves the draft of each sequence's first loop out of the time."""
-    start, lap, first = Stopwatch.start, Stopwatch.lap, [True]
+    start = Stopwatch.start
+    lap = Stopwatch.lap
+    first = [True]
 
     def started(self: Stopwatch) -> None:
         first[0] = True
@@ -101,7 +103,7 @@ def _untimed_draft() -> Iterator[Swap]:
 
 
 def _wherever_warp_is_named(wrong: Callable[[Tensor, SamplingParams], Tensor]) -> Iterator[Swap]:
-    """One swap for each spsbench module that imported the warper by name, and one for what the loops call."""
+    """Return a swap for each spsbench module that imported the warper by name, and one for the loops' own."""
     yield rows, "warped", lambda logits, params: rows.TensorRows(wrong(logits, params))
     for name, module in list(sys.modules.items()):
         if name.startswith("spsbench.") and vars(module).get("warp") is _right_warp:
@@ -217,14 +219,14 @@ def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 def _raw_draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
     """Draws from the draft's raw probabilities, but passes the warped ones to the acceptance test."""
     pending = torch.tensor(tokens[self.model.length :], device=u.device)
-    picks, told = [], []
+    picks, own_rows = [], []
     for i in range(k):
         logits = self.model.score(pending, last=1).float()
         pending = law.draw(logits.softmax(-1), u[i : i + 1])
         picks.append(pending)
         # A raw token outside the warped support would divide by zero: give it a little.
-        told.append(warp(logits, self.sampling).clamp(min=1e-9))
-    return Draft(torch.cat(picks), torch.cat(told))
+        own_rows.append(warp(logits, self.sampling).clamp(min=1e-9))
+    return Draft(torch.cat(picks), torch.cat(own_rows))
 
 
 def _constant(self: UniformStream, n: int) -> Tensor:
@@ -271,7 +273,7 @@ CONTROLS: dict[str, Swap | Callable[[LanguageModel], Iterable[Swap]]] = {
 
 @contextmanager
 def planted(name: str | None, target: LanguageModel) -> Iterator[None]:
-    """Run with a wrong sampler in place; None or a fault outside of the sampler plants nothing."""
+    """Run with a wrong sampler in place; None, or a fault outside of the sampler, plants nothing."""
     fault = None if name is None or name in SHARED else CONTROLS[name]
     with _swapped([] if fault is None else fault(target) if callable(fault) else [fault]):
         yield

@@ -43,7 +43,7 @@ def ending(stop: Stop, p_min: float, *, n_min: int = 0, stays: bool = False, cer
 
     def draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         pending = torch.tensor(tokens[self.model.length :], device=u.device)
-        picks, told = list[Tensor](), list[Tensor]()
+        picks, own_rows = list[Tensor](), list[Tensor]()
         for i in range(k):
             row = warp(self.model.score(pending, last=1), self.sampling)
             pending = row.argmax(-1) if certain else sampling.draw(row, u[i : i + 1])
@@ -51,12 +51,12 @@ def ending(stop: Stop, p_min: float, *, n_min: int = 0, stays: bool = False, cer
             if ends and not stays:
                 break
             picks.append(pending)
-            told.append(row)
+            own_rows.append(row)
             if ends:
                 break
         if not picks or len(picks) < n_min:
             return Draft(torch.empty(0, dtype=torch.int64, device=u.device), None)
-        return Draft(torch.cat(picks), None if certain else torch.cat(told))
+        return Draft(torch.cat(picks), None if certain else torch.cat(own_rows))
 
     return draft
 
@@ -70,7 +70,7 @@ def merged(*, added: bool) -> Drafts:
 
     def draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         pending = torch.tensor(tokens[self.model.length :], device=u.device)
-        picks, told = list[Tensor](), list[Tensor]()
+        picks, own_rows = list[Tensor](), list[Tensor]()
         for i in range(k):
             row = warp(self.model.score(pending, last=1), self.sampling)
             odd = row[:, 1::2]
@@ -80,8 +80,8 @@ def merged(*, added: bool) -> Drafts:
             last[:, : 2 * odd.shape[1] : 2] = odd
             pending = sampling.draw(both, u[i : i + 1])
             picks.append(pending)
-            told.append(both if added else last)
-        return Draft(torch.cat(picks), torch.cat(told))
+            own_rows.append(both if added else last)
+        return Draft(torch.cat(picks), torch.cat(own_rows))
 
     return draft
 

@@ -63,7 +63,9 @@ class MemoizedModel:
     def __init__(self, model: LanguageModel, device: torch.device) -> None:
         self.vocab_size = model.vocab_size
         # Bound now: a fault injected into the model later must not change the reference.
-        self._score, self._rollback, self._begin = model.score, model.rollback, model.begin
+        self._score = model.score
+        self._rollback = model.rollback
+        self._begin = model.begin
         self.room_behind = model.room_behind
         self._border = model.border if isinstance(model, CausalLM) else None
         self._features: Callable[[int, int], Tensor] | None = None
@@ -111,7 +113,7 @@ class MemoizedModel:
         return torch.cat([state for state in states if state is not None])
 
     def row(self, context: Sequence[int]) -> Tensor:
-        """Logits [1, V] after a context, which becomes the current one."""
+        """Return logits [1, V] after a context, which becomes the current one."""
         return self.score(self.begin(context), last=1)
 
     def _compute(self, nodes: list[_Node], missing: int) -> None:
@@ -142,7 +144,7 @@ _ANEW = 100
 
 @torch.inference_mode()
 def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
-    """Many loops over few contexts, on rows that are computed once and remembered."""
+    """Draw many loops over few contexts, on rows that are computed once and remembered."""
     target = MemoizedModel(subject.target, subject.device)
     draft = MemoizedModel(subject.draft, subject.device)
     drafter = subject.build_drafter(subject.sampling, draft, hidden=target)
@@ -151,7 +153,7 @@ def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]
 
 @torch.inference_mode()
 def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
-    """Fewer loops with every forward computed again through the models and their caches."""
+    """Draw fewer loops, with every forward computed again through the models and their caches."""
     witness = MemoizedModel(subject.target, subject.device)
     drafter = subject.build_drafter(subject.sampling)
     return _test("end to end", subject, contexts, draws, subject.target, drafter, witness)
@@ -210,7 +212,7 @@ def _paths(
     draws: int,
     index: int,
 ) -> Iterator[Path]:
-    """The tokens of one loop after a context, again and again."""
+    """Yield the tokens of one loop after a context, repeatedly."""
     for first in range(0, draws, _ANEW):
         seed = (subject.seed * 1_000_003 + index) * 10_000_019 + first
         with subject.loops(target, drafter, context, seed) as begin:
@@ -253,13 +255,15 @@ def greedy_identity(
             row = witness.score_uncached(context, last=1)[0].float()
             partings.append(parting)
             gaps.append(abs(float(row[plain[parting]] - row[speculative[parting]])))
-    same, bugs = len(prompts) - len(gaps), sum(not gap <= 2 * row_difference for gap in gaps)
-    found = f"{same} of {len(prompts)} outputs identical, {len(gaps) - bugs} numeric ties, {bugs} bugs"
-    first, widest = min(partings, default=None), max(gaps, default=0.0)
+    same = len(prompts) - len(gaps)
+    bugs = sum(not gap <= 2 * row_difference for gap in gaps)
+    counts = f"{same} of {len(prompts)} outputs identical, {len(gaps) - bugs} numeric ties, {bugs} bugs"
+    first = min(partings, default=None)
+    widest = max(gaps, default=0.0)
     return Finding(
         "greedy",
         bugs == 0,
-        found if first is None else f"{found}; first parting at token {first}, widest gap {widest:.2g}",
+        counts if first is None else f"{counts}; first parting at token {first}, widest gap {widest:.2g}",
         f"any greedy difference in {len(prompts)} outputs of {_GREEDY_TOKENS} tokens that rounding does not "
         "explain",
         {
@@ -275,7 +279,7 @@ def greedy_identity(
 
 
 def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[list[int], list[int]]:
-    """By ArS, untouched by any control, and by SpS with the subject's."""
+    """Return greedy outputs of ArS, without any control, and of SpS with the subject's control."""
     loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
     plain = [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), _GREEDY_TOKENS)]
     return plain, _written(subject, prompt, 0)[:_GREEDY_TOKENS]
@@ -283,8 +287,9 @@ def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[l
 
 @torch.inference_mode()
 def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
-    """Some tokens of the subject's loops after a prompt."""
-    drafter, tokens = subject.build_drafter(subject.sampling), list[int]()
+    """Return tokens of the subject's loops after a prompt."""
+    drafter = subject.build_drafter(subject.sampling)
+    tokens = list[int]()
     with subject.loops(subject.target, drafter, prompt, seed) as begin:
         speculative = begin()
         while len(tokens) < TOKENS:
@@ -293,7 +298,7 @@ def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> lis
 
 
 def _in_float32(model: CausalLM) -> CausalLM:
-    """A float32 copy of a model of lower precision, if it is small enough to copy."""
+    """Return a float32 copy of a model of lower precision, if it is small enough to copy."""
     exact = model.dtype in (torch.float32, torch.float64)
     if exact or model.parameters > _COPY_LIMIT_PARAMETERS:
         return model
@@ -303,7 +308,8 @@ def _in_float32(model: CausalLM) -> CausalLM:
 def output_sums(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
 ) -> tuple[Sums, Sums]:
-    """Of whole outputs of the engine the sums of their re-score, and those of their decisions and rows.
+    """Return, of whole outputs of the engine, the sums of their re-score and those of their decisions and
+    rows.
 
     Each is read once, and its rows are let go before the next one. Decisions are none under a rule for which
     they are not derived.
@@ -332,7 +338,7 @@ def output_sums(
         if (kept := generation.kept_rows) is None:
             continue
         own = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
-        held = rows_held_against(
+        apart = rows_held_against(
             "target",
             subject.target,
             kept.target,
@@ -343,7 +349,7 @@ def output_sums(
             subject.k,
             seed,
         )
-        decisions = added(decisions, own | held)
+        decisions = added(decisions, own | apart)
     return evidence, decisions
 
 
@@ -374,7 +380,7 @@ def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
 
 
 def at_most(bound: float) -> str:
-    """An upper bound of a leakage in words."""
+    """Return an upper bound of a leakage in words."""
     return f"at most {bound:.2%} (95%)" if bounds(bound) else UNBOUNDED
 
 
@@ -382,9 +388,11 @@ def rescored_outputs(total: Sums, outputs: int) -> Finding:
     """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
     names = [f"log_e_mixture_{x}" for x in MIXTURES] + [f"log_e_power_{x}" for x in POWERS]
     e_value = sum(math.exp(min(total.get(name, 0.0), 700.0)) for name in names) / len(names)
-    information, impossible = total.get("leak_information", 0.0), total["impossible"]
+    information = total.get("leak_information", 0.0)
+    impossible = total["impossible"]
     numbers: dict[str, float | int | str | None] = {"outputs": outputs, "e_value": e_value, **total}
-    passed, leakage = e_value < ALARM and impossible == 0, "nothing was left to chance"
+    passed = e_value < ALARM and impossible == 0
+    leakage = "nothing was left to chance"
     if information > 0:
         estimate = total["leak_score"] / information
         error = math.sqrt(total["leak_var"]) / information

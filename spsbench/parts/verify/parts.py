@@ -28,7 +28,7 @@ Row = NDArray[np.float64]
 
 
 def brute_force(logits: Sequence[float] | Row, params: SamplingParams) -> Row:
-    """Temperature, then top-k, then nucleus, of one row; tokens that tie at an edge are all kept.
+    """Apply temperature, then top-k, then nucleus to one row; tokens that tie at an edge are all kept.
 
     Args:
         logits: [V], finite or minus infinity.
@@ -57,7 +57,7 @@ def brute_force(logits: Sequence[float] | Row, params: SamplingParams) -> Row:
 
 
 def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float) -> bool:
-    """Whether rounding by ``slack`` leaves the same tokens: at an edge no two warpers need agree.
+    """Return whether rounding by ``slack`` leaves the same tokens: at an edge two warpers may differ.
 
     Args:
         logits: [V].
@@ -75,7 +75,7 @@ def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float
 
 
 def _gap(scores: Row, kept: NDArray[np.bool_]) -> float:
-    """How far the least kept score lies above the largest dropped one."""
+    """Return how far the least kept score lies above the largest dropped one."""
     return np.inf if kept.all() else float(scores[kept].min() - scores[~kept].max())
 
 
@@ -109,28 +109,28 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
                     skipped += 1
                     continue
                 truth = torch.from_numpy(brute_force(row, sampling))
-                for found in (together[:, index], _warped(rows[index : index + 1], sampling)[:, 0]):
-                    distance = float((found.double().cpu() - truth).abs().sum(-1).max()) / 2
+                for warped in (together[:, index], _warped(rows[index : index + 1], sampling)[:, 0]):
+                    distance = float((warped.double().cpu() - truth).abs().sum(-1).max()) / 2
                     distances.append((distance, sampling))
     worst, where = max(distances, key=lambda each: each[0], default=(0.0, None))
-    said = "-" if where is None else where.described
+    worst_sampling = "-" if where is None else where.described
     return Finding(
         "warp",
         len(distances) > 0 and all(distance <= _LIMIT for distance, _ in distances),
-        f"total variation at most {worst:.1e} ({said}) over {len(distances)} rows",
+        f"total variation at most {worst:.1e} ({worst_sampling}) over {len(distances)} rows",
         f"a total variation above {_LIMIT:g} from a brute-force warper, in any row whose edge is clear",
         {
             "compared": len(distances),
             "skipped_at_an_edge": skipped,
             "worst": worst,
-            "worst_sampling": said,
+            "worst_sampling": worst_sampling,
             "limit": _LIMIT,
         },
     )
 
 
 def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Iterator[Tensor]:
-    """[n, V] logits of either model in each prompt and its text, where most is left to chance."""
+    """[n, V] logits of either model in each prompt and its text, at the flattest rows."""
     for prompt in prompts:
         tokens = torch.tensor(written(subject, prompt, subject.seed), device=subject.device)
         for model in (subject.target, subject.draft):
@@ -140,7 +140,7 @@ def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> I
 
 
 def _warped(rows: Tensor, sampling: SamplingParams) -> Tensor:
-    """[2, n, V] by the warper, and as a loop on their device holds its rows."""
+    """[2, n, V] rows by the warper, and as a loop on their device holds its rows."""
     return torch.stack([warp(rows, sampling), loop_rows.warped(rows, sampling).dense()])
 
 
@@ -155,7 +155,7 @@ _OF_TREES = ((3, 2),)
 
 @torch.inference_mode()
 def kept_contract(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
-    """Look at every proposal of some loops, and at those of a second drafter under the same numbers."""
+    """Check every proposal of some loops, and a second drafter's under the same numbers."""
     once, again = (_proposals(subject, prompts) for _ in range(2))
     differs = next((pair for pair in zip(once, again, strict=False) if pair[0] != pair[1]), None)
     if differs is not None:
@@ -174,7 +174,8 @@ def kept_contract(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -
 
 
 def _proposals(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    drafter, drafts = subject.build_drafter(subject.sampling), []
+    drafter = subject.build_drafter(subject.sampling)
+    drafts = []
     if not isinstance(drafter, CheckedDrafter):
         drafter = CheckedDrafter(drafter, str(subject.drafter), subject.target.vocab_size)
     for seed, prompt in enumerate(prompts, start=subject.seed):
@@ -206,12 +207,13 @@ def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
         return Finding(name, False, f"{error}", "nothing")
     worst, scene = max(compared, key=lambda pair: (not pair[0].is_none, pair[0].size))
     lengths = sorted(set[int]().union(*(difference.drafted for difference, _ in compared)))
-    vocab_size, k = max(each.target.vocab_size for _, each in compared), max(each.k for _, each in compared)
-    found = f"probabilities off by at most {worst.size:.0e} in {len(compared)} situations"
+    vocab_size = max(each.target.vocab_size for _, each in compared)
+    k = max(each.k for _, each in compared)
+    shown = f"probabilities off by at most {worst.size:.0e} in {len(compared)} situations"
     return Finding(
         name,
         worst.is_none,
-        f"{found}, drafts of {_span(lengths)} tokens" if worst.is_none else difference_shown(worst, scene),
+        f"{shown}, drafts of {_span(lengths)} tokens" if worst.is_none else difference_shown(worst, scene),
         f"a difference of {worst.limit:g} in any probability of K+1 tokens, V to {vocab_size}, K to {k}; "
         "on tables",
         {
@@ -228,7 +230,8 @@ def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
 
 
 def _scenes(subject: SamplerUnderTest, sizes: Sizes, sampling: SamplingParams) -> Iterator[Scene]:
-    accept, policy = build_rule(subject.rule).accept, str(subject.policy)
+    accept = build_rule(subject.rule).accept
+    policy = str(subject.policy)
     drafter = small_tree(subject.drafter)
     for vocab_size, k in sizes if subject.shape is None else _OF_TREES:
         yield from scenes(str(drafter), accept, vocab_size, (k,), (sampling,), policy=policy)
@@ -247,7 +250,7 @@ Numbers = NDArray[np.float32]
 
 
 def independent_uniforms(subject: SamplerUnderTest) -> Finding:
-    """One long stream as each arm reads it, and the streams of a run's arms, examples and samples.
+    """Test one long stream as each arm reads it, and the streams of a run's arms, examples and samples.
 
     Looks for repeated stretches, a law that is not uniform, and correlation: along a stream, between
     its parts, between streams.
@@ -277,7 +280,9 @@ def independent_uniforms(subject: SamplerUnderTest) -> Finding:
 
 
 def run_seeds(subject: SamplerUnderTest) -> list[int]:
-    """The seed of each sequence of a small run under the subject's sampling, by the runner's schedule."""
+    """Return the seed of each sequence of a small run under the subject's sampling, by the runner's
+    schedule.
+    """
     sps = Arm("sps", subject.k, EAGER, "tested", subject.sampling)
     arms = [replace(sps, method="ars", k=0), sps, replace(sps, method="draft", k=0)]
     prompts = [Prompt(str(number), "", (0,), "") for number in range(_EXAMPLES)]
@@ -290,28 +295,28 @@ def long_stream(subject: SamplerUnderTest, n: int) -> Numbers:
 
 
 def drawn(stream: UniformStream, count: int, n: int) -> Numbers:
-    """[count] numbers, ``n`` a call."""
-    taken = torch.cat([stream(n) for _ in range(math.ceil(count / n))])
-    numbers: Numbers = taken[:count].cpu().numpy()
+    """[count] numbers, taken ``n`` a call."""
+    calls = torch.cat([stream(n) for _ in range(math.ceil(count / n))])
+    numbers: Numbers = calls[:count].cpu().numpy()
     return numbers
 
 
 def repeats(streams: Sequence[Numbers]) -> int:
-    """How many stretches of four numbers stand in the streams more than once."""
+    """Return how many stretches of four numbers stand in the streams more than once."""
     windows = [np.lib.stride_tricks.sliding_window_view(stream, _WINDOW) for stream in streams]
     whole = np.ascontiguousarray(np.concatenate(windows)).view(f"V{4 * _WINDOW}").ravel()
     return len(whole) - len(np.unique(whole))
 
 
 def uniform_p(numbers: Numbers) -> float:
-    """Kolmogorov-Smirnov against the uniform law."""
+    """Return the p-value of a Kolmogorov-Smirnov test against the uniform law."""
     from scipy.stats import kstest
 
     return float(kstest(numbers, "uniform").pvalue)
 
 
 def serial_p(numbers: Numbers) -> float:
-    """Correlation of a stream with itself some numbers later, over ``_LAGS`` lags."""
+    """Return the p-value of a stream's correlation with itself, over ``_LAGS`` lags."""
     centred = numbers.astype(np.float64) - 0.5
     products = [float((centred[:-lag] * centred[lag:]).sum()) for lag in range(1, _LAGS + 1)]
     # Independent centred uniforms: each product has the variance (1/12)^2.
@@ -320,7 +325,7 @@ def serial_p(numbers: Numbers) -> float:
 
 
 def crossed_p(streams: Numbers) -> float:
-    """Correlation between any two of [n, m] streams, number by number."""
+    """Return the p-value of the correlation between any two of [n, m] streams, number by number."""
     centred = streams.astype(np.float64) - 0.5
     products = centred @ centred.T
     above = products[np.triu_indices(len(streams), k=1)]
@@ -328,14 +333,16 @@ def crossed_p(streams: Numbers) -> float:
 
 
 def _two_sided(z: float, times: int) -> float:
-    """p of the largest of ``times`` standard normal numbers, by Bonferroni."""
+    """Return the p-value of the largest of ``times`` standard normal numbers, by Bonferroni."""
     return min(1.0, times * math.erfc(z / math.sqrt(2)))
 
 
 # --- the clock: is every second of decoding accounted for? ---
 
 # Powers of two: sums of them are exact, and identify which of them is missing.
-TARGET_S, DRAFT_S, TICK_S = 64.0, 4.0, 2.0**-10
+TARGET_S = 64.0
+DRAFT_S = 4.0
+TICK_S = 2.0**-10
 SIZE = 4
 _TOKENS = 24
 
@@ -390,16 +397,18 @@ def booked_time(
 def timed(
     k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
 ) -> Generation:
-    """An output of the eager engine on tables, under the clock; ArS if ``k`` is 0."""
-    clock, cpu = FakeClock(TICK_S), torch.device("cpu")
-    target, draft = Timed(clock, TARGET_S, seed=1), Timed(clock, DRAFT_S, seed=2) if k else None
+    """Generate an output of the eager engine on tables, under the clock; by ArS if ``k`` is 0."""
+    clock = FakeClock(TICK_S)
+    cpu = torch.device("cpu")
+    target = Timed(clock, TARGET_S, seed=1)
+    draft = Timed(clock, DRAFT_S, seed=2) if k else None
     own = (lambda sampling: TimedDrafter(make(), clock)) if k and make else None
     engine = EagerEngine(target, draft, k, decoder, cpu, clock, rule, own)
     return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
 
 
 def differences(generation: Generation, k: int) -> Iterator[str]:
-    """What is booked otherwise than it passed, in words; nothing if all is right.
+    """Return in words where the booked time differs from what passed; nothing if all is right.
 
     A look at the clock takes a tick. A loop has four laps, or five with a draft: ``other`` before and
     after, and one for each phase between. Around the loops lie two looks more.

@@ -70,28 +70,32 @@ class Served:
         ids = frozenset(ask.stop_ids)
         engine = EagerEngine(target, rest[0] if rest else None, self._load.k, _Ids(ids), _CPU, SystemClock())
         with faulty(self._fault, target, ids):
-            found = engine.generate(self._request(ask))
-        assert found.loops is not None
-        accepted = [loop.accepted for loop in found.loops]
+            generation = engine.generate(self._request(ask))
+        assert generation.loops is not None
+        accepted = [loop.accepted for loop in generation.loops]
         return Answer(
-            output_ids=found.tokens,
-            finish=LENGTH if found.finish_reason == "length" else STOP,
-            prefill_ms=1e3 * found.prefill_s,
-            decode_ms=1e3 * found.decode_s,
+            output_ids=generation.tokens,
+            finish=LENGTH if generation.finish_reason == "length" else STOP,
+            prefill_ms=1e3 * generation.prefill_s,
+            decode_ms=1e3 * generation.decode_s,
             wall_ms=1e3 * (time.perf_counter() - began),
-            decoded=len(found.tokens),
-            loops=len(found.loops),
-            drafted=sum(loop.drafted for loop in found.loops) if rest else None,
+            decoded=len(generation.tokens),
+            loops=len(generation.loops),
+            drafted=sum(loop.drafted for loop in generation.loops) if rest else None,
             accepted=sum(accepted) if rest else None,
             accepted_per_loop=accepted if rest else None,
-            drafted_ids=None if found.proposed is None or not rest else [list(ids) for ids in found.proposed],
+            drafted_ids=None
+            if generation.proposed is None or not rest
+            else [list(ids) for ids in generation.proposed],
         )
 
     def _request(self, ask: Ask) -> Request:
-        """The request as the sampler sees it: some faults outlive a request."""
-        prompt, seed = ask.prompt_ids, secrets.randbits(31) if ask.seed is None else ask.seed
+        """Return the request as the sampler sees it: some faults outlive a request."""
+        prompt = ask.prompt_ids
+        seed = secrets.randbits(31) if ask.seed is None else ask.seed
         if self._fault == "leaked-prompt":
-            leaked, self._last = self._last[-len(prompt) // 2 :], prompt
+            leaked = self._last[-len(prompt) // 2 :]
+            self._last = prompt
             prompt = [*leaked, *prompt[len(leaked) :]]
         elif self._fault == "reused-seed":
             seed = 0
@@ -101,14 +105,15 @@ class Served:
 
 
 def _loaded(request: Load) -> list[CausalLM]:
-    """Target and, if there is one, draft, over the backend that runs choose."""
+    """Load the target and, if there is one, the draft, over the backend that runs choose."""
     if request.draft is None:
         sources = [find(request.target, None, "target")]
         size = text_config(sources[0].config).vocab_size
     else:
         target, draft = (ModelRef(id=name) for name in (request.target, request.draft))
         pair = find_pair(PairConfig(name="served", target=target, draft=draft))
-        sources, size = [pair.target, pair.draft], pair.vocab_size
+        sources = [pair.target, pair.draft]
+        size = pair.vocab_size
     missing = any(model_not_covered(source, request.dtype, _CPU, "target") for source in sources)
     models: list[CausalLM] = []
     for source, flag in zip(sources, ("target", "draft"), strict=False):

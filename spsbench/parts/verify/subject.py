@@ -58,7 +58,7 @@ class SamplerUnderTest:
 
     @property
     def shape(self) -> Shape | None:
-        """Of drafts that are trees."""
+        """The shape of drafts that are trees."""
         return shape_in(self.drafter)
 
     @property
@@ -66,11 +66,13 @@ class SamplerUnderTest:
         return rule_kind(self.rule.name).lossless
 
     def law(self, logits: Tensor, tokens: Sequence[int], prompt: int) -> Tensor:
-        """[n, V] what is sampled, from a model's logits; see ``with_history``."""
+        """[n, V] the sampled law of a model's logits; see ``with_history``."""
         return warp(with_history(logits, self.sampling.history, tokens, prompt), self.sampling)
 
     def build_rule(self) -> Rule | None:
-        """The rule; None for modified rejection, which the loops then find where a control is planted."""
+        """Return the rule; None for modified rejection, which the loops then take from where a control is
+        planted.
+        """
         return None if self.rule.name == MODIFIED_REJECTION else build_rule(self.rule)
 
     def build_drafter(
@@ -95,7 +97,7 @@ class SamplerUnderTest:
     def loops(
         self, target: LanguageModel, drafter: Drafter, prompt: Sequence[int], seed: int
     ) -> Iterator[Callable[[], Iterator[DecodedLoop]]]:
-        """A function that begins the production loops after a prompt, again at each call.
+        """Yield a function that begins the production loops after a prompt, again at each call.
 
         The control is planted while the block lasts. The target reads the prompt once; a further call
         rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
@@ -103,12 +105,13 @@ class SamplerUnderTest:
         branch is read in line.
         """
         with planted(self.control, target):
-            rule, uniforms = self.build_rule(), UniformStream(seed, self.device)
+            rule = self.build_rule()
+            uniforms = UniformStream(seed, self.device)
             accept = None if rule is None else rule.accept
             if self.shape is not None:
                 assert accept is not None
-                given = (drafter, prompt, self.shape.nodes, self.sampling, uniforms)
-                loops = start_tree(TableTree(target), *given, accept)
+                arguments = (drafter, prompt, self.shape.nodes, self.sampling, uniforms)
+                loops = start_tree(TableTree(target), *arguments, accept)
             else:
                 loops = start(target, drafter, prompt, self.k, self.sampling, uniforms, accept)
 
@@ -149,12 +152,12 @@ _LENGTH = 32
 def telling_contexts(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], count: int
 ) -> list[tuple[int, ...]]:
-    """Contexts whose next rows differ most between target and draft, one a prompt at most.
+    """Return contexts whose next rows differ most between target and draft, at most one a prompt.
 
     Where both agree, or one token has all the mass, every sampler looks right. The outputs are
     written by the target alone, so the choice does not depend on the sampler under test.
     """
-    found: list[tuple[float, tuple[int, ...]]] = []
+    ranked: list[tuple[float, tuple[int, ...]]] = []
     for index, prompt in enumerate(prompts):
         sequence = written(subject, prompt, subject.seed + index)
         tokens = torch.tensor(sequence, device=subject.device)
@@ -168,13 +171,13 @@ def telling_contexts(
         worth = (1 - (overlap - 0.5).abs() * 2) * (1 - q.max(-1).values)
         worth = torch.where(steady(logits, subject.sampling), worth, -1.0)
         best = int(worth.argmax())
-        found.append((float(worth[best]), tuple(sequence[: len(prompt) + best])))
-    found.sort(key=lambda pair: -pair[0])
-    return [context for _, context in found[:count]]
+        ranked.append((float(worth[best]), tuple(sequence[: len(prompt) + best])))
+    ranked.sort(key=lambda pair: -pair[0])
+    return [context for _, context in ranked[:count]]
 
 
 def written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
-    """Prompt and some tokens of the target's own, by plain sampling."""
+    """Return the prompt and tokens that the target writes after it, by plain sampling."""
     loops = start(subject.target, None, prompt, 0, subject.sampling, UniformStream(seed, subject.device))
     behind = islice(loops(Stopwatch(FakeClock())), _LENGTH)
     return [*prompt, *(loop.tokens[0] for loop in behind)]

@@ -18,7 +18,7 @@ from spsbench.drafters import ModelTreeDrafter, Siblings
 
 
 def _chain(q: Rows | Tensor, draft: Draft, u: Tensor) -> tuple[Tree, list[float], list[float]]:
-    """(the tree, the chance of each prefix that it may stand, of each test) of block verification."""
+    """Return (the tree, the chance of each prefix that it may stand, of each test) of block verification."""
     tree = Tree(q, draft, u)
     may, stands = [1.0], [1.0]
     for node, token in enumerate(tree.tokens):
@@ -35,7 +35,8 @@ def _rest(tree: Tree, node: int, may: float) -> Floats:
 
 
 def _block_verdict(tree: Tree, may: Sequence[float], accepted: int) -> Verdict:
-    row, node = tree.target(accepted - 1), accepted - 1
+    row = tree.target(accepted - 1)
+    node = accepted - 1
     if accepted == len(tree.tokens):
         return tree.verdict(node, row)
     rest = _rest(tree, node, may[accepted])
@@ -43,28 +44,28 @@ def _block_verdict(tree: Tree, may: Sequence[float], accepted: int) -> Verdict:
 
 
 def _stopped(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Block verification that stops at the first prefix that falls (asked for in vllm-ascend 11985)."""
+    """Stops block verification at the first prefix that falls (asked for in vllm-ascend 11985)."""
     tree, may, stands = _chain(q, draft, u)
     fell = (i for i, number in enumerate(tree.tests) if number >= stands[i + 1])
     return _block_verdict(tree, may, next(fell, len(tree.tests)))
 
 
 def _product(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Block verification with the running product as the threshold (vllm-ascend 7807)."""
+    """Takes the running product as block verification's threshold (vllm-ascend 7807)."""
     tree, may, _ = _chain(q, draft, u)
     stood = [i + 1 for i, number in enumerate(tree.tests) if number < may[i + 1]]
     return _block_verdict(tree, may, max(stood, default=0))
 
 
 def _tokenwise(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Block verification with the residual of modified rejection."""
+    """Gives block verification the residual of modified rejection."""
     tree, _, stands = _chain(q, draft, u)
     stood = [i + 1 for i, number in enumerate(tree.tests) if number < stands[i + 1]]
     return _block_verdict(tree, [1.0] * (len(tree.tokens) + 1), max(stood, default=0))
 
 
 def _bonus_above(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Draws the token behind the last node from the row before it."""
+    """Draws the token after the last node from the row before it."""
     verdict = trees.recursive_rejection(q, draft, u)
     assert verdict.path is not None
     tree = Tree(q, draft, u)
@@ -75,14 +76,15 @@ def _bonus_above(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _next_siblings_row(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Takes the row of the next sibling off the target's, where its own fell."""
+    """Subtracts the next sibling's row from the target's, in place of the fallen sibling's own row."""
     tree = Tree(q, draft, u)
     node = ROOT
     while True:
-        left, below = tree.target(node), tree.children[node + 1]
+        left = tree.target(node)
+        below = tree.children[node + 1]
         for child, behind in zip(below, [*below[1:], *below[-1:]], strict=True):
-            told = tree.draft(child)
-            if tree.tests[child] < left.at(tree.tokens[child]) / told.at(tree.tokens[child]):
+            own_row = tree.draft(child)
+            if tree.tests[child] < left.at(tree.tokens[child]) / own_row.at(tree.tokens[child]):
                 node = child
                 break
             rest = np.maximum(left.weights - tree.draft(behind).along(left), 0.0)

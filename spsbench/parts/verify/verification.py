@@ -78,10 +78,11 @@ def findings(
                 flag="--drafter",
                 remedy=f"Verify the rule with --drafter {MODEL} and the same tree.",
             )
-    few, with_fault = prompts[: effort.prompts], planted(subject.control, subject.target)
+    few = prompts[: effort.prompts]
+    with_fault = planted(subject.control, subject.target)
 
     def tests() -> Iterator[tuple[str, Callable[[], Finding]]]:
-        """First what the sampler is made of, then what it writes."""
+        """Yield the tests, first of the sampler's parts, then of its outputs."""
         yield from _of_the_drafter(subject, few, effort)
         yield "rows", lambda: row_difference(subject, few[:2])
         yield "warp", with_fault(lambda: same_warp(subject, few))
@@ -95,27 +96,27 @@ def findings(
             where = contexts or _contexts(subject, prompts, effort)
             yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
             yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
-        asked = prompts[: effort.outputs]
-        sums = cache(lambda: output_sums(subject, asked, decoder))
-        yield "outputs", lambda: rescored_outputs(sums()[0], len(asked))
-        yield "decisions", lambda: decided_outputs(sums()[1], len(asked), subject.rule)
+        outputs_of = prompts[: effort.outputs]
+        sums = cache(lambda: output_sums(subject, outputs_of, decoder))
+        yield "outputs", lambda: rescored_outputs(sums()[0], len(outputs_of))
+        yield "decisions", lambda: decided_outputs(sums()[1], len(outputs_of), subject.rule)
 
     with planted_everywhere(subject.control):
         for test, run in tests():
             try:
-                found = run()
+                finding = run()
             except DrafterFault as fault:
-                found = Finding(test, False, str(fault), "nothing", fault=str(fault))
+                finding = Finding(test, False, str(fault), "nothing", fault=str(fault))
             else:
-                if test in OF_THE_LAW and not (subject.is_lossless or found.unjudged):
-                    found = replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
-            yield found
+                if test in OF_THE_LAW and not (subject.is_lossless or finding.unjudged):
+                    finding = replace(finding, passed=True, bounds="nothing", unjudged=LOSSY)
+            yield finding
 
 
 def _of_the_drafter(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort
 ) -> Iterator[tuple[str, Callable[[], Finding]]]:
-    """What is asked of a drafter alone: where nothing is planted, or a drafter's fault."""
+    """Return the tests of a drafter alone: where nothing is planted, or a drafter's fault."""
     if subject.control is None:
         yield "contract", lambda: kept_contract(subject, prompts)
     if subject.control is None or subject.control in DRAFT_FAULTS:
@@ -124,7 +125,7 @@ def _of_the_drafter(
 
 
 def no_tree(subject: SamplerUnderTest, test: str) -> Finding | None:
-    """A test that is of chains alone does not apply to trees."""
+    """Return the finding that a test of chains does not apply to trees."""
     return skipped(test, "drafts are trees") if subject.shape is not None else None
 
 
@@ -135,7 +136,8 @@ _COARSE_LIMIT = 1e-1
 
 @torch.inference_mode()
 def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
-    """Largest difference between logits of the target's text scored one row and K+1 rows at a time.
+    """Return the largest difference between logits of the target's text scored one row and K+1 rows at a
+    time.
 
     Kernels differ by row count, so it is not 0; twice this is how close two best logits must be for
     greedy SpS and greedy ArS to differ without a bug.
@@ -162,10 +164,13 @@ def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) 
 
 
 def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
-    """A drafter that is not the draft model is timed as one that takes a known time, on tables."""
+    """Test the clock; a drafter other than the draft model is timed as one that takes a known time, on
+    tables.
+    """
     if (subject.drafter.name, subject.policy.name) == (MODEL, FIXED):
         return booked_time(subject.k, decoder, rule=subject.build_rule())
-    needs, policy = drafter_kind(subject.drafter.name).needs_of(subject.drafter), str(subject.policy)
+    needs = drafter_kind(subject.drafter.name).needs_of(subject.drafter)
+    policy = str(subject.policy)
     context = context_of(SIZE, SamplingParams(), policy, needs=needs)
     try:
         drafter = build_drafter(subject.drafter, context)
@@ -175,7 +180,7 @@ def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
 
 
 def _contexts(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
-    """Where draws are made: chosen without the sampler, so with any sampler in place."""
+    """Return where draws are made: chosen without the sampler, so the same for any sampler."""
     return telling_contexts(subject, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
 
 
@@ -186,18 +191,18 @@ def control_matrix(
     effort: Effort,
     done: Callable[[str, list[Finding]], None],
 ) -> dict[str, dict[str, bool]]:
-    """Every control against every test; True where the test found it out."""
+    """Run every test against every control; True where the test found it out."""
     matrix: dict[str, dict[str, bool]] = {}
     # A wrong sampler does not change them; a fault that is shared does, and chooses its own.
     contexts = None if subject.sampling.greedy else _contexts(subject, prompts, effort)
     for name in FAULTS:
         shared = None if name in SHARED else contexts
-        found = list(findings(replace(subject, control=name), prompts, decoder, effort, shared))
-        if name not in SHARED and all(finding.passed for finding in found):
+        results = list(findings(replace(subject, control=name), prompts, decoder, effort, shared))
+        if name not in SHARED and all(finding.passed for finding in results):
             more = decided_by_more(replace(subject, control=name), prompts[: effort.outputs], decoder)
-            found = [more if finding.test == more.test else finding for finding in found]
-        matrix[name] = {finding.test: not finding.passed for finding in found}
-        done(name, found)
+            results = [more if finding.test == more.test else finding for finding in results]
+        matrix[name] = {finding.test: not finding.passed for finding in results}
+        done(name, results)
     return matrix
 
 
@@ -207,15 +212,17 @@ _MORE = 16
 def decided_by_more(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
 ) -> Finding:
-    """The decisions of the same prompts with other seeds, until one contradicts, ``_MORE`` times at most.
+    """Derive the decisions of the same prompts with other seeds, until one contradicts, at most ``_MORE``
+    times.
 
     A mild fault decides otherwise now and then: lenience of .9 on the embedded pair in one of 1,500.
     """
     total, outputs = Sums(), 0
     for again in range(1, _MORE + 1):
         _, decisions = output_sums(replace(subject, seed=subject.seed + 1_000 * again), prompts, decoder)
-        total, outputs = added(total, decisions), outputs + len(prompts)
-        found = decided_outputs(total, outputs, subject.rule)
-        if not found.passed or found.unjudged:
+        total = added(total, decisions)
+        outputs += len(prompts)
+        finding = decided_outputs(total, outputs, subject.rule)
+        if not finding.passed or finding.unjudged:
             break
-    return found
+    return finding

@@ -93,7 +93,7 @@ class AcceptanceCurve:
 
 
 def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: bool = False) -> AcceptanceCurve:
-    """The curve of texts that were read up to the largest K."""
+    """Return the curve of texts that were read up to the largest K."""
     prompts = list(dict.fromkeys(text.prompt for text in texts))
     place = {prompt: number for number, prompt in enumerate(prompts)}
     tokens, loops = np.zeros(len(prompts)), np.zeros((len(prompts), len(ks)))
@@ -119,7 +119,7 @@ def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: boo
 def by_category(
     name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: bool = False
 ) -> Iterable[AcceptanceCurve]:
-    """The curve of all texts, and of each category where there are several."""
+    """Return the curve of all texts, and of each category where there are several."""
     yield curve(name, texts, ks, block=block)
     categories = list(dict.fromkeys(text.category for text in texts))
     for category in categories if len(categories) > 1 else ():
@@ -128,7 +128,7 @@ def by_category(
 
 
 def of_places(places: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
-    """By drafter the texts of which a file says at each place how many drafts a loop would keep."""
+    """Return, by drafter, the texts for which a file says at each place how many drafts a loop would keep."""
     texts: dict[str, list[ReadText]] = {}
     for number, (drafter, ahead) in enumerate(places):
         kept = np.array(ahead, np.int64)
@@ -138,9 +138,10 @@ def of_places(places: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
 
 
 def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
-    """The one point of requests of which is counted how many drafts each of their loops kept."""
+    """Return the single point of requests whose loops' kept drafts are counted."""
     kept = np.array([[*each.kept, *[0] * (k + 1 - len(each.kept))] for each in requests], np.float64)
-    loops, tokens = kept.sum(1), kept @ np.arange(1, k + 2)
+    loops = kept.sum(1)
+    tokens = kept @ np.arange(1, k + 2)
     lengths = tokens.astype(int).tolist()
     counts = [np.eye(1, n + 1, int(count))[0] for n, count in zip(lengths, loops, strict=True)]
     (length,) = simultaneous_ratios(tokens, loops[:, None])
@@ -161,19 +162,19 @@ def _needed(points: Sequence[Point], prompts: int) -> int | None:
 
 
 def scheduled(length: float, k: int) -> Floats:
-    """[K+1] the law of drafts kept, where only a mean is injected: the one of least variance."""
+    """[K+1] the law of drafts kept with the least variance, where only a mean is injected."""
     whole = min(int(length - 1), k)
-    found = np.zeros(k + 1)
-    found[whole] = 1.0 - (length - 1 - whole)
+    law = np.zeros(k + 1)
+    law[whole] = 1.0 - (length - 1 - whole)
     if whole < k:
-        found[whole + 1] = length - 1 - whole
-    return found
+        law[whole + 1] = length - 1 - whole
+    return law
 
 
 def _shape(
     shares: Floats, counts: Sequence[Floats], lengths: Sequence[int]
 ) -> tuple[tuple[float, ...], float, float, Tail]:
-    """Rates, variances and tail of loops that emit 1 to K+1 tokens in such shares."""
+    """Return rates, variances and tail of loops that emit 1 to K+1 tokens in these shares."""
     kept = np.arange(len(shares))
     mean = float(shares @ kept)
     injected = scheduled(1 + mean, len(shares) - 1)
@@ -184,7 +185,9 @@ def _shape(
 
 
 def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
-    """Of each text [n+1] the distribution of its loops, if they emit 1 to K+1 tokens in such shares."""
+    """Return each text's distribution [n+1] of its number of loops, if they emit 1 to K+1 tokens in these
+    shares.
+    """
     longest = max(lengths)
     emitted = np.append(0.0, shares)
     at = np.zeros(longest)
@@ -198,7 +201,7 @@ def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
 
 
 def _quantiles(counts: Sequence[Floats], lengths: Sequence[int]) -> tuple[float, ...]:
-    """Of loops for 100 tokens."""
+    """Return quantiles of the number of loops for 100 tokens."""
     values = np.concatenate([100 * np.arange(len(each)) / n for each, n in zip(counts, lengths, strict=True)])
     weights = np.concatenate(counts)
     order = np.argsort(values, kind="stable")
@@ -208,14 +211,14 @@ def _quantiles(counts: Sequence[Floats], lengths: Sequence[int]) -> tuple[float,
 
 
 def _correlation(texts: Sequence[ReadText]) -> dict[int, float]:
-    """By lag: of whether two tokens, drafted first in a loop, are accepted; each by its own chance."""
+    """Return by lag the correlation of whether two first drafts are accepted, each about its own chance."""
     chances = [np.minimum(text.ratios[:, 0], 1.0) * (text.drafted > 0) for text in texts if len(text.ratios)]
     mean = float(np.concatenate(chances).mean())
-    found: dict[int, float] = {}
+    by_lag: dict[int, float] = {}
     for lag in LAGS:
         pairs = [(own[:-lag], own[lag:]) for own in chances if len(own) > lag]
         if pairs and 0.0 < mean < 1.0:
             first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
             together = float(((first - mean) * (second - mean)).mean())
-            found[lag] = together / (mean * (1.0 - mean))
-    return found
+            by_lag[lag] = together / (mean * (1.0 - mean))
+    return by_lag

@@ -68,7 +68,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
 
     models = {size: (of(target, size), of(draft, size)) for size in config.batches}
     seconds, lost_share = _timed(models, config)
-    times = {shape: float(np.median(found)) for shape, found in seconds.items()}
+    times = {shape: float(np.median(samples)) for shape, samples in seconds.items()}
     acceptance = config.acceptance or SyntheticAcceptance([USUAL_ALPHA])
     measured = _looped(target, draft, models, config, config.acceptance) if config.acceptance else {}
     cells: list[dict[str, Any]] = []
@@ -109,7 +109,8 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
 
 def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots: int) -> None:
     """Refuse batches whose caches, and weights packed once more for each size, do not fit."""
-    sizes, models = [size for size in config.batches if size > 1], (target, draft)
+    sizes = [size for size in config.batches if size > 1]
+    models = (target, draft)
     caches = sum(sum(sizes) * slots * (model.kv_bytes_per_token or 0) for model in models)
     needed = caches + len(sizes) * sum(model.forward_bytes() for model in models)
     what = f"beside the models, batches of {', '.join(map(str, config.batches))}"
@@ -118,13 +119,14 @@ def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots:
 
 @torch.inference_mode()
 def _timed(models: Models, config: BenchConfig) -> tuple[dict[Shape, list[float]], float]:
-    """Seconds of forwards, and what others took of that time.
+    """Return the seconds of forwards, and the share of that time that others took.
 
     They are of K+1 tokens a row by the target, of one and two by the draft, and one of each a round.
     """
     blocks = {1} | {k + 1 for k in config.ks}
     shapes = [(role, size, n) for size in models for role, ns in ((0, blocks), (1, {1, 2})) for n in ns]
-    context, generator = config.context, torch.Generator().manual_seed(config.seed)
+    context = config.context
+    generator = torch.Generator().manual_seed(config.seed)
     width = models[config.batches[0]][0].vocab_size
     tokens = torch.randint(width, (context + max(blocks),), generator=generator)
     for pair in models.values():
@@ -144,26 +146,28 @@ def _timed(models: Models, config: BenchConfig) -> tuple[dict[Shape, list[float]
 
 
 def _forwards(seconds: Mapping[Shape, Sequence[float]], lost_share: float) -> dict[str, Forwards]:
-    """Times by model and batch size, as those of one sequence."""
-    found = {}
+    """Return times by model and batch size, each as that of a single sequence."""
+    forwards = {}
     for role, size in dict.fromkeys((role, size) for role, size, _ in seconds):
         rows = tuple(sorted(n for one, other, n in seconds if (one, other) == (role, size)))
         of_rows = np.array([seconds[role, size, n] for n in rows]).T
-        found[f"{('target', 'draft')[role]} at batch {size}"] = Forwards(rows, of_rows, lost_share)
-    return found
+        forwards[f"{('target', 'draft')[role]} at batch {size}"] = Forwards(rows, of_rows, lost_share)
+    return forwards
 
 
 def _looped(
     target: CausalLM, draft: CausalLM, models: Models, config: BenchConfig, acceptance: SyntheticAcceptance
 ) -> dict[tuple[int, int], Speedup | None]:
-    """Speedups of real loops with the planned acceptance, by batch size and K, paired by round."""
+    """Return speedups of real loops with the planned acceptance, by batch size and K, paired by round."""
     generator = torch.Generator().manual_seed(config.seed)
     prompt = tuple(torch.randint(target.vocab_size, (config.context,), generator=generator).tolist())
 
     def engine(size: int, k: int) -> EagerEngine | BatchedEngine:
         if size == 1:
             return forced_engine(target, draft if k else None, k, acceptance)
-        decoder, clock, rule = NullDecoder(), SystemClock(), acceptance.rule()
+        decoder = NullDecoder()
+        clock = SystemClock()
+        rule = acceptance.rule()
         if not k:
             batch = BatchArS(models[size][0], config.sampling)
             return BatchedEngine(batch, decoder, target.device, clock)

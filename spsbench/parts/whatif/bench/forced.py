@@ -42,20 +42,22 @@ class SyntheticAcceptance:
     takes_rows = True
 
     def __call__(self, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-        """Replaces ``decode.rejection.accept_draft``; the final token is drawn from the target's row."""
+        """Accept as planned, in place of ``decode.rejection.accept_draft``; the final token follows the
+        target's row.
+        """
         k = draft.tokens.shape[0]
         heads = u[:k] < self._chances(k, u)
         accepted = heads.to(torch.int64).cumprod(0).sum()
         return Verdict(accepted, rows_of(q).pick(accepted).draw(u[k:]).squeeze(0))
 
     def _chances(self, k: int, u: Tensor) -> Tensor:
-        """[k] the probabilities beside the numbers; copied to an accelerator once, and not in every loop."""
+        """[k] acceptance probabilities on the numbers' device; copied once, not in every loop."""
         if (self._held.device, self._held.dtype) != (u.device, u.dtype) or len(self._held) < k:
             self._held = u.new_tensor([self.at(position) for position in range(k)])
         return self._held[:k]
 
     def rule(self) -> Rule:
-        """As an engine takes it; what is expected stays that of modified rejection."""
+        """The rule as an engine takes it; the expected acceptance stays that of modified rejection."""
         return Rule(self, expected_acceptance)
 
     def at(self, position: int) -> float:
@@ -74,14 +76,14 @@ class NullDecoder:
     eos_ids: frozenset[int] = frozenset()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Always the empty string."""
+        """Return the empty string."""
         return ""
 
 
 def forced_engine(
     target: CausalLM, draft: CausalLM | None, k: int, acceptance: SyntheticAcceptance | None
 ) -> EagerEngine:
-    """SpS with synthetic acceptance, or ArS without a draft, of tokens that have no text."""
+    """Build SpS with synthetic acceptance, or ArS without a draft; its tokens have no text."""
     rule = None if acceptance is None else acceptance.rule()
     return EagerEngine(target, draft, k, NullDecoder(), target.device, SystemClock(), rule)
 
@@ -103,7 +105,7 @@ Made = TypeVar("Made")
 def in_turns(
     arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
 ) -> dict[Arm, list[Made]]:
-    """What every arm makes in each round; the order is shuffled, and -1 is the number of a warm-up.
+    """Return what every arm makes in each round, in shuffled order; -1 is the number of a warm-up.
 
     Rounds that others disturbed are left out, as far as enough are left.
     """
@@ -113,9 +115,10 @@ def in_turns(
 def turns_watched(
     arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
 ) -> tuple[dict[Arm, list[Made]], float]:
-    """The same, and what others took of the rounds that are left, on average."""
-    shuffler, order = random.Random(seed), list(arms)
-    found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
+    """Return the same, and the mean share that others took of the remaining rounds."""
+    shuffler = random.Random(seed)
+    order = list(arms)
+    made_by: dict[Arm, list[Made]] = {arm: [] for arm in arms}
     lost: list[float] = []
     for number in rounds:
         lost_share = watch()
@@ -123,12 +126,12 @@ def turns_watched(
         for arm in order:
             made = arms[arm](number)
             if number >= 0:
-                found[arm].append(made)
+                made_by[arm].append(made)
         if number >= 0:
             lost.append(lost_share())
     kept = least_disturbed(lost)
     share = float(np.mean(np.array(lost)[kept]))
-    return {arm: [made[number] for number in kept] for arm, made in found.items()}, share
+    return {arm: [made[number] for number in kept] for arm, made in made_by.items()}, share
 
 
 def measure_forced(
@@ -148,27 +151,27 @@ def measure_forced(
         return made.decode_s, len(made.loops or ())
 
     made = in_turns({k: partial(generated, k) for k in engines}, range(-1, rounds), seed)
-    found = []
+    results = []
     for k, own in made.items():
         total = float(len(own) * tokens)
         seconds, loops = map(sum, zip(*own, strict=True))
         gain = speedup_of([each for each, _ in made[0]], [each for each, _ in own]) if k else None
-        found.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))
-    return found
+        results.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))
+    return results
 
 
 def speedup_of(plain: Sequence[float], speculating: Sequence[float]) -> Speedup | None:
-    """Of seconds for equally many tokens, paired by round."""
+    """Return the speedup from seconds for equally many tokens, paired by round."""
     tokens = np.ones(len(plain))
     return speedup_over_prompts(PairedTimes(np.array(plain), tokens, np.array(speculating), tokens))
 
 
 def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
-    """The acceptance of a run's SpS arm with the largest K, by draft position; None if it has none."""
+    """Return the acceptance of a run's SpS arm with the largest K, by draft position; None without one."""
     seen = arms[(arms["method"] == "sps") & arms["arm"].isin(loops["arm"])]
     if seen.empty:
         return None
     arm = seen.sort_values("k", kind="stable").iloc[-1]
-    found = acceptance_by_name(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
-    shares = [] if found is None else [p for p in found["conditional_acceptance"] if p is not None]
+    acceptance = acceptance_by_name(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
+    shares = [] if acceptance is None else [p for p in acceptance["conditional_acceptance"] if p is not None]
     return SyntheticAcceptance(shares) if shares else None

@@ -35,7 +35,7 @@ class Forwards:
     lost_share: float = 0.0
 
     def median_s(self, rows: int) -> float:
-        """Median time of a forward of so many rows."""
+        """Return the median time of a forward of so many rows."""
         return float(np.median(self._of(rows)))
 
     def ratio(self, rows: int, to: int = 1) -> tuple[float, float, float]:
@@ -43,7 +43,7 @@ class Forwards:
         return _ratio(self._of(rows), self._of(to))
 
     def over(self, other: Forwards) -> tuple[float, float, float]:
-        """The same of a forward of one row over one of another model, measured in the same rounds."""
+        """Return the ratio of one row's forward to another model's, measured in the same rounds."""
         return _ratio(self._of(1), other._of(1))
 
     def _of(self, rows: int) -> Floats:
@@ -58,7 +58,7 @@ def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
 
 
 def budgeted_rounds(budget_s: float, least: int = 5, most: float = 200) -> Iterator[int]:
-    """Numbers of rounds from -1, the warm-up, on: ``least``, and more until the budget is used up."""
+    """Yield round numbers from -1, the warm-up: ``least`` rounds, and more while the budget lasts."""
     started, number = time.perf_counter(), -1
     while number < least or (number < most and time.perf_counter() - started < budget_s):
         yield number
@@ -80,7 +80,7 @@ def time_forwards(
 def time_in_turns(
     models: Sequence[tuple[CausalLM, Sequence[int]]], contexts: Sequence[int], budget_s: float, seed: int = 0
 ) -> list[dict[int, Forwards]]:
-    """The same of several models after several contexts: each round has them all, in shuffled order.
+    """Time several models after several contexts: each round has them all, in shuffled order.
 
     The longest context is read once. A shorter one is a rollback, and a longer one takes the rollback back:
     what is scored are the very tokens that lie there, so that the cache keeps what was read. Before the
@@ -90,7 +90,8 @@ def time_in_turns(
     probes = [_Probe(model, rows, max(contexts), seed) for model, rows in models]
     places = [(probe, context) for probe in range(len(probes)) for context in contexts]
     rounds: dict[tuple[int, int], list[list[float]]] = {place: [] for place in places}
-    turns, shuffler = list(places), random.Random(seed)
+    turns = list(places)
+    shuffler = random.Random(seed)
     lost: list[float] = []
     for _ in budgeted_rounds(budget_s):
         lost_share = watch()
@@ -122,15 +123,15 @@ class _Probe:
         self._beyond = model.length - longest  # what an encoder-decoder begins with
 
     def settle(self, context: int) -> None:
-        """Go to a context, with a forward there that is not timed."""
+        """Move to a context, and run a forward there that is not timed."""
         self.model.restore(context)
         self._seconds(1, context)
 
     def round(self, context: int, shuffler: random.Random) -> list[float]:
-        """Seconds of one forward of each number of rows, in order of the numbers."""
+        """Return the seconds of one forward of each number of rows, in order of the numbers."""
         shuffler.shuffle(self._order)
-        taken = {n: self._seconds(n, context) for n in self._order}
-        return [taken[n] for n in self.counts]
+        seconds = {n: self._seconds(n, context) for n in self._order}
+        return [seconds[n] for n in self.counts]
 
     def _seconds(self, rows: int, context: int) -> float:
         tokens = self._tokens[context : context + rows]
@@ -142,7 +143,7 @@ _MOST_SCORES_BYTES = 256 << 20
 
 
 def block_rows(config: Any, context: int) -> int:
-    """How many tokens of a context are read at once: their attention scores take 256 MiB at most.
+    """Return how many tokens of a context are read at once: attention scores take 256 MiB at most.
 
     All heads of one layer, float32. Fused kernels never hold them as a whole; others do.
     """
@@ -173,12 +174,12 @@ ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 def bench_loop_cost(target: Forwards, draft: Forwards, k: int) -> float:
-    """Time of a loop's forwards in target steps: (K t_draft(1) + t_target(K+1)) / t_target(1)."""
+    """Return the time of a loop's forwards in target steps: (K t_draft(1) + t_target(K+1)) / t_target(1)."""
     return (k * draft.median_s(1) + target.median_s(k + 1)) / target.median_s(1)
 
 
 def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, Any]:
-    """The predicted speedup of every alpha and K."""
+    """Return the predicted speedup of every alpha and K."""
     costs = {k: bench_loop_cost(target, draft, k) for k in ks}
     grid = []
     for alpha in ALPHAS:
@@ -192,7 +193,7 @@ def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, An
 
 
 def verdict(facts: dict[str, Any]) -> str:
-    """One sentence: from which alpha on speculation can pay, and what it can bring."""
+    """Return one sentence: from which alpha on speculation can pay, and its largest gain."""
     needed = {k: alpha for k, alpha in facts["break_even"].items() if alpha is not None}
     if not needed:
         return "Speculation cannot pay here: no K gains, not even if every draft token is accepted."
@@ -208,7 +209,7 @@ _FASTER = 0.95
 
 
 def untrusted(times: Mapping[str, Forwards]) -> str | None:
-    """One sentence on why no prediction from these times, by role, is to be trusted; None where nothing is.
+    """Return one sentence on why no prediction from these times, by role, can be trusted; None if it can.
 
     Either others took more of the rounds than ``CLEAN``, or a forward took clearly less time than one of
     fewer rows, all of whose work it does.
@@ -229,5 +230,5 @@ def untrusted(times: Mapping[str, Forwards]) -> str | None:
         )
     if not reasons:
         return None
-    told = "What is predicted from them may be far off: repeat when less else runs."
-    return f"UNTRUSTED: {'; '.join(reasons)}. {told}"
+    remedy = "What is predicted from them may be far off: repeat when less else runs."
+    return f"UNTRUSTED: {'; '.join(reasons)}. {remedy}"

@@ -62,7 +62,8 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
                 for role, (rows, budget_s) in parts.items()
             }
         ]
-    bandwidth, cache = measured_bandwidth(target.device), cache_bytes(target.device)
+    bandwidth = measured_bandwidth(target.device)
+    cache = cache_bytes(target.device)
     places = [
         _place(context, models, own, config.ks, bandwidth, cache)
         for context, own in zip(config.contexts, times, strict=True)
@@ -74,8 +75,8 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         "cache_bytes": cache,
     }
     if several:
-        found = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
-        return facts | {"ks_shown": few(config.ks), "contexts": found, "sentence": sentence(found)}
+        contexts = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
+        return facts | {"ks_shown": few(config.ks), "contexts": contexts, "sentence": sentence(contexts)}
     forced = config.acceptance and _forced(target, draft, times[0], config, config.acceptance)
     return places[0] | facts | {"forced": forced}
 
@@ -88,18 +89,18 @@ def _place(
     bandwidth: float | None,
     cache: float | None,
 ) -> dict[str, Any]:
-    """Forwards after a context, whether memory bounds them, and what they allow."""
+    """Return the forwards after a context, whether memory bounds them, and the speedups that they allow."""
     read = sum(model.forward_bytes() + (_kv_bytes(model, context) or 0) for model in models.values())
     bound = regime(read, bandwidth, cache)
     known = bandwidth if bound == BANDWIDTH_BOUND else None
-    found = payoff(times["target"], times["draft"], ks)
+    gains = payoff(times["target"], times["draft"], ks)
     return {
         "context": context,
         "regime": bound,
         "forwards": {role: _table(models[role], own, context, known) for role, own in times.items()},
         "rounds": {role: {"rows": own.rows, "seconds": own.seconds.tolist()} for role, own in times.items()},
-        "payoff": found,
-        "verdict": verdict(found),
+        "payoff": gains,
+        "verdict": verdict(gains),
         "untrusted": untrusted(times),
     }
 
@@ -122,14 +123,14 @@ def _by_context(
 
 
 def _kv_bytes(model: CausalLM, context: int) -> int | None:
-    """That a forward reads, one row or a few."""
+    """Return the bytes of keys and values that a forward reads, of one row or a few."""
     return None if model.kv_bytes_per_token is None else model.kv_bytes_per_token * context
 
 
 def _table(
     model: CausalLM, times: Forwards, context: int, bandwidth: float | None
 ) -> list[dict[str, float | int | None]]:
-    """t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
+    """Return t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
     table: list[dict[str, float | int | None]] = []
     for n in times.rows:
         ratio, low, high = times.ratio(n)
@@ -157,7 +158,7 @@ def _forced(
     config: BenchConfig,
     acceptance: SyntheticAcceptance,
 ) -> dict[str, Any]:
-    """Loops in which each draft token is accepted by chance, beside what the forwards predict of them."""
+    """Return loops with synthetic acceptance, beside the forwards' prediction of them."""
     engines: dict[int, Engine] = {0: forced_engine(target, None, 0, None)}
     engines |= {k: forced_engine(target, draft, k, acceptance) for k in config.ks}
     generator = torch.Generator().manual_seed(config.seed)
@@ -185,18 +186,18 @@ def _forced(
 
 
 def few(ks: Sequence[int]) -> tuple[int, ...]:
-    """The smallest, the middle and the largest of some lookaheads."""
+    """Return the smallest, the middle and the largest of some lookaheads."""
     ordered = sorted(set(ks))
     return tuple(sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]}))
 
 
 def short(context: int) -> str:
-    """``4k`` for 4,096; other numbers as they are."""
+    """Return ``4k`` for 4,096; other numbers as they are."""
     return str(context) if context % 1024 else f"{context // 1024}k"
 
 
 def sentence(contexts: Sequence[dict[str, Any]]) -> str:
-    """The best speedup after the shortest and the longest context, and what moved between them."""
+    """Return the best speedup after the shortest and the longest context, and what changed between them."""
     first, last = contexts[0], contexts[-1]
     ends = [f"{end['best']['speedup']:.2f}x after {short(end['context'])}" for end in (first, last)]
     ks = [str(end["best"]["k"]) if end["best"]["k"] else "none gains" for end in (first, last)]
@@ -210,7 +211,7 @@ def sentence(contexts: Sequence[dict[str, Any]]) -> str:
 
 
 def _moved(name: str, first: dict[str, float], last: dict[str, float]) -> str:
-    """How a ratio went, and nothing of a direction that its intervals do not show."""
+    """Return how a ratio changed, without a direction where its intervals do not show one."""
     if last["low"] > first["high"]:
         way = "rises"
     elif last["high"] < first["low"]:
@@ -247,7 +248,9 @@ def require_context_room(
         heads = getattr(text_config(model.config), "num_attention_heads", None) or 0
         at_once = context if whole else block_rows(model.config, context)
         scores = max(scores, 4 * heads * context * at_once)
-    available, needed, gib = available_bytes(device), weights + caches + scores, 1 << 30
+    available = available_bytes(device)
+    needed = weights + caches + scores
+    gib = 1 << 30
     if available is not None and needed > available:
         raise UsageError(
             f"after {context} tokens the models need {needed / gib:.3g} GiB (weights {weights / gib:.3g}, "

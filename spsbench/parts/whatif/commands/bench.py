@@ -74,52 +74,52 @@ _LENGTH = re.compile(r"(?P<number>\d+)(?P<k>[kK]?)", re.ASCII)
 
 
 def lengths(text: str | None, default: int) -> tuple[int, ...]:
-    """``1k,4k,16384`` as numbers of tokens, ascending and each once; k stands for 1,024."""
+    """Read ``1k,4k,16384`` as numbers of tokens, ascending and each once; k stands for 1,024."""
     if text is None:
         return (default,)
     matches = [_LENGTH.fullmatch(part.strip()) for part in text.split(",")]
-    found = [int(match["number"]) * (1024 if match["k"] else 1) for match in matches if match is not None]
-    if len(found) < len(matches) or min(found) < 1:
+    counts = [int(match["number"]) * (1024 if match["k"] else 1) for match in matches if match is not None]
+    if len(counts) < len(matches) or min(counts) < 1:
         remedy = "Give 256, 4k or 1k,4k,16k."
         raise UsageError(f"it must be numbers of tokens from 1, got {text}.", flag="--context", remedy=remedy)
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(counts)))
 
 
 def sizes(text: str | None) -> tuple[int, ...]:
-    """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
+    """Read ``1,2,4,8``, ascending and each once; empty where nothing was typed."""
     from spsbench.config import MAX_BATCH
 
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    found = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
-    if not all(1 <= size <= MAX_BATCH for size in found):
+    batches = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
+    if not all(1 <= size <= MAX_BATCH for size in batches):
         why = f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}."
         raise UsageError(why, flag="--batch", remedy="Give one (8) or a list (1,2,4,8).")
-    return tuple(sorted(found))
+    return tuple(sorted(batches))
 
 
 def bench_pair(wanted: BenchOptions) -> None:
     """Measure a pair, real or of random weights, and print what it can gain."""
     random_weights = _are_weights_random(wanted)
     quiet = wanted.quiet
-    asked = _bench_config(wanted)
+    config = _bench_config(wanted)
     configurations = _configurations(wanted)
     threads = values.threads(wanted.threads)
     from spsbench.base import describe_environment
     from spsbench.models import Gpu, quiet_libraries, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
-    asked = replace(asked, acceptance=_acceptance(wanted.alpha))
+    config = replace(config, acceptance=_acceptance(wanted.alpha))
     device = resolve_device(wanted.device or "auto")
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking the models", quiet=quiet)
     quiet_libraries()
     if configurations is None:
-        models = _named(wanted, asked, device)
+        models = _named(wanted, config, device)
     else:
-        models = _random(configurations, wanted, asked, device)
-    _require_room(models, asked, device)
+        models = _random(configurations, wanted, config, device)
+    _require_room(models, config, device)
     if models.fallback is not None:
         say(f"The forwards run over torch: {models.fallback}", quiet=quiet)
     target = models.load("target", threads, None)
@@ -129,8 +129,8 @@ def bench_pair(wanted: BenchOptions) -> None:
         import torch
 
         torch.set_num_threads(threads)
-    say(f"Timing forwards after {', '.join(map(str, asked.contexts))} tokens of context", quiet=quiet)
-    if asked.batches:
+    say(f"Timing forwards after {', '.join(map(str, config.contexts))} tokens of context", quiet=quiet)
+    if config.batches:
         from spsbench.parts.whatif.bench.batches import study_batches as study
     else:
         from spsbench.parts.whatif.bench.study import study
@@ -144,14 +144,16 @@ def bench_pair(wanted: BenchOptions) -> None:
             "random_weights": random_weights,
         }
         for role, model in (("target", target), ("draft", draft))
-    } | {"device": str(device), **study(target, draft, asked), "environment": describe_environment()}
+    } | {"device": str(device), **study(target, draft, config), "environment": describe_environment()}
     if (gpu := Gpu.of(device)) is not None:
         facts |= {"gpu": gpu.facts | {"now": gpu.state()}}
     present(lambda: facts, lambda: bench_screen(facts), json=wanted.json, quiet=quiet)
 
 
 def _bench_config(wanted: BenchOptions) -> BenchConfig:
-    """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
+    """Return what was typed, without the acceptance; refuse all that can be refused before torch is
+    imported.
+    """
     from spsbench.parts.whatif.bench import BenchConfig
     from spsbench.store import read_run
 
@@ -183,7 +185,7 @@ def _bench_config(wanted: BenchOptions) -> BenchConfig:
 
 
 def _acceptance(alpha: str | None) -> SyntheticAcceptance | None:
-    """Of ``--alpha``: of a run's loops, or a number."""
+    """Return the acceptance that ``--alpha`` names: a run's loops, or a number."""
     from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, acceptance_of
     from spsbench.store import RunStore
 
@@ -193,14 +195,14 @@ def _acceptance(alpha: str | None) -> SyntheticAcceptance | None:
         return SyntheticAcceptance([float(alpha)])
     with RunStore.open(run) as store:
         frames = store.frames()
-    found = acceptance_of(frames.arms, frames.loops)
-    if found is None:
+    acceptance = acceptance_of(frames.arms, frames.loops)
+    if acceptance is None:
         raise UsageError(
             f"{run} has no SpS arm whose loops were seen.",
             flag="--alpha",
             remedy="Name a run with an sps arm of the engine eager or graphed.",
         )
-    return found
+    return acceptance
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ def _pair(wanted: BenchOptions) -> PairConfig:
 
 
 def _models(wanted: BenchOptions) -> tuple[str | None, str | None]:
-    """Target and draft as they were typed: both or neither."""
+    """Return target and draft as they were typed: both or neither."""
     names = wanted.target, wanted.draft
     if any(names) and None in names:
         missing = "--draft" if wanted.draft is None else "--target"
@@ -268,7 +270,7 @@ def _are_weights_random(wanted: BenchOptions) -> bool:
 
 
 def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
-    """Those in place of models, of target and draft; None where models are measured."""
+    """Return the configurations given in place of target and draft; None where models are measured."""
     target, draft = _models(wanted)
     if target is None or draft is None or not _are_weights_random(wanted):
         return None
@@ -282,7 +284,7 @@ def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
 def _random(
     names: tuple[str, str], wanted: BenchOptions, settings: BenchConfig, device: torch.device
 ) -> _Models:
-    """Models of random weights from two configurations."""
+    """Build models of random weights from two configurations."""
     from spsbench.config import chosen_backend
     from spsbench.models import (
         choose_backend,
@@ -318,7 +320,7 @@ def _random(
 
 
 def _require_window(window: int, settings: BenchConfig, *, apart: bool) -> None:
-    """``apart``: the context is a source, which does not share a window with what is written."""
+    """Refuse contexts beyond the window; ``apart``: the context is a source, which does not share it."""
     if apart and len(settings.contexts) > 1:
         why = "an encoder-decoder reads its source as a whole, so that its cache does not grow by steps."
         raise UsageError(why, flag="--context", remedy="Give one number.")
@@ -341,9 +343,9 @@ def _require_room(models: _Models, settings: BenchConfig, device: torch.device) 
     from spsbench.models import DTYPES
     from spsbench.parts.whatif.bench.study import Held, require_context_room
 
-    held = []
+    reserved = []
     for config, size in zip(models.configs, models.weights_bytes, strict=True):
         own = DTYPES.get(models.dtype) or getattr(config, "dtype", None) or torch.float32
-        held.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(own.itemsize)))
+        reserved.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(own.itemsize)))
     whole = settings.acceptance is not None
-    require_context_room(held, settings.context, settings.tokens, device, whole=whole)
+    require_context_room(reserved, settings.context, settings.tokens, device, whole=whole)

@@ -28,13 +28,13 @@ _HEAVY = 0.1
 def curves_of(
     written: Written, replayed: Mapping[Sought, Replayed], rules: Sequence[str], ks: Sequence[int]
 ) -> Iterator[AcceptanceCurve]:
-    """Every drafter under every rule, over all texts and by category."""
+    """Return the curve of every drafter under every rule, over all texts and by category."""
     from spsbench.base import BLOCK, MODIFIED_REJECTION
 
     for sought, own in replayed.items():
         texts = [
-            ReadText(text.name, text.category, found.ratios, found.drafted)
-            for text, found in zip(written.texts, own.forced, strict=True)
+            ReadText(text.name, text.category, drafts.ratios, drafts.drafted)
+            for text, drafts in zip(written.texts, own.forced, strict=True)
         ]
         for rule in sought.rules or rules:
             name = sought.name if rule == MODIFIED_REJECTION else f"{sought.name}, {rule}"
@@ -58,7 +58,7 @@ def show(
 
 
 def curve_facts(curve: AcceptanceCurve) -> dict[str, Any]:
-    """All of a curve, for JSON; ``synthetic_acceptance_rates`` as vLLM takes them."""
+    """Return all of a curve for JSON; ``synthetic_acceptance_rates`` are in vLLM's form."""
     return {
         "name": curve.name,
         "category": curve.category or None,
@@ -89,9 +89,9 @@ def _screen(title: str, curves: Sequence[AcceptanceCurve]) -> RenderableType:
     from rich.console import Group
 
     parts: list[RenderableType] = [title]
-    for found in curves:
-        parts += ["", _heading(found), "", _table(found).as_rich(), "", *_sentences(found)]
-    if any(found.needed for found in curves):
+    for curve in curves:
+        parts += ["", _heading(curve), "", _table(curve).as_rich(), "", *_sentences(curve)]
+    if any(curve.needed for curve in curves):
         parts += ["", "Of each table the intervals hold at once, over prompts."]
     return Group(*parts)
 
@@ -112,7 +112,9 @@ def _table(curve: AcceptanceCurve) -> Table:
 
 
 def shortfall(point: Point) -> tuple[float, float]:
-    """By how much of it the P99 of loops is too low where the distribution, or the mean, is injected."""
+    """Return by how much the P99 of loops is too low where only the distribution, or the mean, is
+    injected.
+    """
     true, rates, mean = (each[-1] for each in (point.tail.true, point.tail.by_rates, point.tail.by_mean))
     return 1 - rates / true, 1 - mean / true
 
@@ -125,8 +127,8 @@ def _sentences(curve: AcceptanceCurve) -> Iterator[str]:
         f"{worst.variance:.2f}; P99 of loops {_off(mean)}, {_off(rates)} with the whole distribution."
     )
     if curve.correlation:
-        told = ", ".join(f"{value:+.2f} at {lag}" for lag, value in curve.correlation.items())
-        yield f"Autocorrelation of acceptance, by tokens apart: {told}."
+        lags = ", ".join(f"{value:+.2f} at {lag}" for lag, value in curve.correlation.items())
+        yield f"Autocorrelation of acceptance, by tokens apart: {lags}."
     if curve.needed is None:
         yield f"Too few prompts for an interval: {curve.prompts}."
     else:
@@ -149,7 +151,7 @@ def _write(
     from spsbench.report import acceptance, save
 
     make_folder(folder, "--out")
-    lines = {_label(found): {point.k: point.length for point in found.points} for found in curves}
+    lines = {_label(curve): {point.k: point.length for point in curve.points} for curve in curves}
     caption = "All K from one reading of the same texts; bands are 95% intervals that hold at once."
     save(acceptance(lines, title, synthetic=synthetic, caption=caption), folder)
     for ending, text in (("json", json.dumps(facts, indent=2) + "\n"), ("yaml", _yaml(title, curves))):
@@ -162,7 +164,7 @@ def _label(curve: AcceptanceCurve) -> str:
 
 
 def _yaml(title: str, curves: Sequence[AcceptanceCurve]) -> str:
-    """Means as InferenceX's golden files have them, and the distribution as vLLM takes it."""
+    """Write the means as InferenceX's golden files have them, and the distribution in vLLM's form."""
 
     def by_k(value_of: Callable[[Point], str]) -> Iterator[str]:
         for curve in curves:

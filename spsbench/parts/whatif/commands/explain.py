@@ -34,7 +34,7 @@ class Definition(NamedTuple):
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """One sum over another, with an interval over requests where there are enough."""
+    """Return one sum over another, with an interval over requests where there are enough."""
     over, under = np.array(pairs, np.float64).reshape(-1, 2).T
     if not under.sum():
         return None
@@ -44,7 +44,7 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> Interval | None:
 
 
 def kept_shares(counts: Sequence[Counts]) -> list[float]:
-    """The share of loops that kept 1, 2, ... drafts or more; empty where it is not known."""
+    """Return the share of loops that kept 1, 2, ... drafts or more; empty where it is unknown."""
     if all(each.kept for each in counts):
         longest = max((len(each.kept) for each in counts), default=0)
         kept = np.sum([np.pad(each.kept, (0, longest - len(each.kept))) for each in counts], axis=0)
@@ -72,7 +72,7 @@ class Lengths(NamedTuple):
 
 
 def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
-    """The lengths of drafts; None where all are alike, or loops or drafts are not counted."""
+    """Return the lengths of drafts; None where all are equal, or loops or drafts are not counted."""
     looped = [(each, each.loops) for each in counts if each.loops]
     if not looped:
         return None
@@ -96,7 +96,7 @@ def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
 
 
 def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
-    """Every definition that these counts give, the usual one first."""
+    """Return every definition that these counts give, the usual one first."""
     looped = [(each, each.loops) for each in counts if each.loops]
     own = _ratio([(each.accepted + loops, loops) for each, loops in looped])
     first = kept_shares(counts)[:1]
@@ -140,7 +140,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
 
 
 def shape(curve: Mapping[int, float]) -> dict[int, str]:
-    """Where a curve of two decimals falls, or steps more than before, by more than rounding.
+    """Return where a curve of two decimals falls, or steps more than before, by more than rounding.
 
     Over one set of texts it never falls, where what is accepted does not depend on where a loop began: a
     longer draft from an earlier place ends no earlier. Its steps may grow, which few texts make them do.
@@ -160,7 +160,7 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
         groups |= {
             name or "none": [each for each in content.counts if each.category == name] for name in categories
         }
-    told = {name: definitions(counts, content.k) for name, counts in groups.items() if counts}
+    rows_of = {name: definitions(counts, content.k) for name, counts in groups.items() if counts}
     lengths = lengths_of(content.counts, content.k)
     facts = {
         "file": str(path),
@@ -171,7 +171,7 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
         "skipped": content.skipped,
         "definitions": {
             name or "all": [each._asdict() | {"value": asdict(each.value)} for each in rows if each.value]
-            for name, rows in told.items()
+            for name, rows in rows_of.items()
         },
         "kept": kept_shares(content.counts) if content.counts else [],
         "draft_lengths": None if lengths is None else lengths._asdict(),
@@ -182,7 +182,7 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
         "says": content.form.says,
         "silent": content.form.silent,
     }
-    present(lambda: facts, lambda: _screen(content, told), json=wanted.json, quiet=wanted.quiet)
+    present(lambda: facts, lambda: _screen(content, rows_of), json=wanted.json, quiet=wanted.quiet)
 
 
 def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]]) -> RenderableType:
@@ -235,7 +235,7 @@ def _positions(kept: Sequence[float]) -> Table:
 
 
 def _offered(kept: Sequence[float], lengths: Lengths) -> Table:
-    """As ``_positions`` where drafts vary in length: of loops that had such a draft."""
+    """Return the table where drafts vary in length: shares of loops that had a draft at that place."""
     rows = []
     counts = chain(zip(lengths.offered, lengths.kept, strict=True), repeat((0, 0)))
     for place, (share, (had, own)) in enumerate(zip(kept[: lengths.longest], counts, strict=False), start=1):

@@ -39,7 +39,8 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
         raise UsageError("only vllm takes K by batch size.", flag="--format", remedy="Give vllm.")
     if wanted.dtype not in (None, "auto", "bfloat16", "float16"):
         raise UsageError(f"{wanted.dtype} is not modelled.", flag="--dtype", remedy="Give bfloat16.")
-    asked, contexts = sizes(wanted.batch) or (1, 8, 64), lengths(wanted.context, 1024)
+    batches = sizes(wanted.batch) or (1, 8, 64)
+    contexts = lengths(wanted.context, 1024)
     if hardware not in accelerators():
         raise unknown(hardware, accelerators(), "--hardware")
     machine = accelerators()[hardware]
@@ -52,8 +53,9 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
             remedy = "Give a config.json, its folder or a hub id."
             raise UsageError("it is missing.", flag=flag, remedy=remedy)
     tokens = _tokens(wanted)
-    target, draft = _decoder(str(wanted.target), "--target"), _decoder(drafts[0], "--draft")
-    tables = [_table(machine, (target, draft), tokens, asked, context) for context in contexts]
+    target = _decoder(str(wanted.target), "--target")
+    draft = _decoder(drafts[0], "--draft")
+    tables = [_table(machine, (target, draft), tokens, batches, context) for context in contexts]
     facts = {
         "predicted": True,
         "hardware": machine.model_dump(),
@@ -70,7 +72,7 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
 
 
 def _decoder(named: str, flag: str) -> Decoder:
-    """What a configuration says: a file, its folder's or a hub model's."""
+    """Return what a configuration says: a file's, its folder's or a hub model's."""
     from spsbench.models import configuration
     from spsbench.parts.whatif.hardware.decoder import read_decoder
 
@@ -78,7 +80,7 @@ def _decoder(named: str, flag: str) -> Decoder:
 
 
 def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
-    """Tokens per loop by K, of a curve or of one alpha at every place."""
+    """Return tokens per loop by K, of a curve or of one alpha at every place."""
     ks = values.lookaheads(wanted.k or "1..8")
     if wanted.alpha is None:
         raise UsageError("no prompts are read, so acceptance is unknown.", flag="--alpha", remedy=_ACCEPTANCE)
@@ -93,7 +95,7 @@ def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
 
 
 def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
-    """The drafter's curve over all texts: ``model``, or the only one, where none is named."""
+    """Return the drafter's curve over all texts: ``model``, or the only one, where none is named."""
     from spsbench.config import read_yaml
     from spsbench.store import documents
 
@@ -121,7 +123,7 @@ def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
 def _table(
     machine: Accelerator, models: Models, tokens: Mapping[int, Interval], batches: Sequence[int], context: int
 ) -> dict[str, Any]:
-    """All that is predicted at one length of the context, by K and batch size."""
+    """Return all that is predicted at one length of the context, by K and batch size."""
     import numpy as np
 
     from spsbench.config import MAX_BATCH
@@ -153,18 +155,18 @@ def _table(
 
 
 def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
-    by_batch, told = table["k_by_batch"], []
+    by_batch, comments = table["k_by_batch"], []
     name = ModelRef(id=draft).id  # vLLM takes no @revision
     if name.endswith(".json"):  # of a model that is somewhere else
         name = "DRAFT_MODEL"
-        told = [f"# {name}: the model that {draft} is the configuration of."]
+        comments = [f"# {name}: the model that {draft} is the configuration of."]
     config = {"method": "draft_model", "model": name, "num_speculative_tokens": max(k for *_, k in by_batch)}
     if not config["num_speculative_tokens"]:
         return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
     config["num_speculative_tokens_per_batch_size"] = by_batch
     what = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
-    told = [f"# K by batch size PREDICTED for {what}: not measured.", *told]
-    return "\n".join([*told, f"--speculative-config '{json.dumps(config)}'"])
+    comments = [f"# K by batch size PREDICTED for {what}: not measured.", *comments]
+    return "\n".join([*comments, f"--speculative-config '{json.dumps(config)}'"])
 
 
 def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -174,14 +176,18 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
 
     parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights."]
     for table in tables:
-        most, slower, rows = table["sequences"], "", []
+        most = table["sequences"]
+        slower = ""
+        rows = []
         for k, own in table["predicted_speedup"].items():  # the best K is the last row
             first, low, high = (each or f">{most}" for each in table["slower_than_ars_from"][k].values())
             slower = f"{first}" if first == low == high else f"{first} [{low}, {high}]"
             rows.append([k, *(interval(Interval(*each)) for each in own.values()), slower])
         columns = [left("K"), *(right(f"batch {size}") for size in own), right("ArS from")]
-        told = f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
-        parts += ["", f"{told} {slower} at the best K.", "", Table(columns, rows).as_rich()]
+        sizes_of = (
+            f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
+        )
+        parts += ["", f"{sizes_of} {slower} at the best K.", "", Table(columns, rows).as_rich()]
         if gone := ", ".join(map(str, table["too_large"])):
             parts.append(f"Not shown, they do not fit with their caches: batch {gone}.")
     figures = ("bandwidth", machine.bandwidth), ("compute", machine.compute), ("floor", machine.floor)

@@ -48,11 +48,11 @@ def measure_load(options: RunOptions) -> None:
         "seed": seed,
         "environment": describe_environment(),
     }
-    found = summarised(loaded, about)
-    write_json(directory / "load.json", found | {"waves": waves_of(loaded)})
+    summary = summarised(loaded, about)
+    write_json(directory / "load.json", summary | {"waves": waves_of(loaded)})
     write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
     present(
-        lambda: found,
+        lambda: summary,
         lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
         json=options.json,
         quiet=quiet,
@@ -71,7 +71,7 @@ def measure_load(options: RunOptions) -> None:
 
 @contextmanager
 def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
-    """An empty directory, made before anything is measured; it goes again if nothing was."""
+    """Yield an empty directory, made before anything is measured; it is removed if nothing was."""
     from spsbench.base import results_dir, unwritable
     from spsbench.store import fresh_directory
 
@@ -92,13 +92,13 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
 
 
 def _config(options: RunOptions) -> RunConfig:
-    """Of the prompts, as a run would have them; no model is loaded."""
+    """Return the configuration of the prompts, as a run would have them; no model is loaded."""
     from spsbench.cli import read_settings, require_possible
     from spsbench.engines import refuse_beams
 
     draft = options.draft or options.target  # only the target's tokenizer is asked
-    asked = replace(options, draft=draft, engine=None, arms="ars", no_score=True, no_proof=True)
-    config = read_settings(asked)
+    typed = replace(options, draft=draft, engine=None, arms="ars", no_score=True, no_proof=True)
+    config = read_settings(typed)
     refuse_beams(config, "load on servers")
     require_possible(config)
     return config
@@ -112,7 +112,8 @@ def _asks(ready: Plan) -> list[Ask]:
     if len(samplings) > 1:
         remedy = "Name one of them."
         raise UsageError("servers are measured under one sampling.", flag="--sampling", remedy=remedy)
-    sampling, tokenizer = sampling_of(samplings.pop()), ready.source.tokenizer
+    sampling = sampling_of(samplings.pop())
+    tokenizer = ready.source.tokenizer
     stop = () if ready.config.fixed_length else ready.stop
     ends = [] if ready.config.fixed_length else ids_that_end(stop, tokenizer, tokenizer.size)
     characters = list(stop_characters(stop))
@@ -128,9 +129,9 @@ class _RunTexts:
         from spsbench.tasks import MESSAGES
 
         self._tokenizer = ready.source.tokenizer
-        asked = {example.example_id: example.fields.get(MESSAGES) for example in ready.data.examples}
+        messages = {example.example_id: example.fields.get(MESSAGES) for example in ready.data.examples}
         self._messages: dict[tuple[int, ...], list[dict[str, str]]] = {
-            prompt.ids: asked.get(prompt.example_id) or [{"role": "user", "content": prompt.text}]
+            prompt.ids: messages.get(prompt.example_id) or [{"role": "user", "content": prompt.text}]
             for prompt in ready.prompts
         }
 

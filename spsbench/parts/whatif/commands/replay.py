@@ -87,7 +87,7 @@ def replay(wanted: ReplayOptions) -> None:
 
 
 def _source(typed: Path | None) -> Path:
-    """The run or file that was typed, or the latest run."""
+    """Return the run or file that was typed, or the latest run."""
     from spsbench.base import results_dir
     from spsbench.store import latest, read_run
 
@@ -98,37 +98,40 @@ def _source(typed: Path | None) -> Path:
 
 
 def _shown(path: Path, wanted: ReplayOptions, k: int) -> bool:
-    """Whether a file was another tool's that was shown without a model."""
+    """Show another tool's file without a model; return whether the file was one."""
     from spsbench.store import read, recognised
 
-    form, named = recognised(path, "RUN"), wanted.target is not None or wanted.pair is not None
+    form = recognised(path, "RUN")
+    named = wanted.target is not None or wanted.pair is not None
     if form is None or (form.samples is not None and named and not wanted.explain):
         if wanted.explain:
             remedy = "See docs/whatif.md."
             raise UsageError(f"{path} is of no tool that is known.", flag="--explain", remedy=remedy)
         return False
     say(f"Reading {path}", quiet=wanted.quiet)
-    found = read(path, form, "RUN")
-    counted = bool(found.counts) and all(each.kept for each in found.counts)
-    if not wanted.curve or wanted.explain or found.published:
+    content = read(path, form, "RUN")
+    counted = bool(content.counts) and all(each.kept for each in content.counts)
+    if not wanted.curve or wanted.explain or content.published:
         from spsbench.parts.whatif.commands.explain import explain
 
-        explain(path, found, wanted)
+        explain(path, content, wanted)
         return True
-    if not (counted or found.places):
+    if not (counted or content.places):
         raise UnavailableError(f"{path}, {form.name}, cannot say: {form.silent}", flag="--curve")
     from spsbench.parts.whatif.commands.curve import show
     from spsbench.parts.whatif.curve import by_category, of_counts, of_places
 
     ks = values.lookaheads(wanted.k or f"1..{k}")
-    curves = [each for name, own in of_places(found.places, k).items() for each in by_category(name, own, ks)]
+    curves = [
+        each for name, own in of_places(content.places, k).items() for each in by_category(name, own, ks)
+    ]
     if counted:
         from spsbench.parts.whatif.commands.explain import lengths_of
 
-        longest = max(len(each.kept) for each in found.counts) - 1
-        varies = lengths_of(found.counts, found.k) is not None
-        name = f"K varies, to {found.k or longest}" if varies else f"K={longest}"
-        curves.append(of_counts(name, found.counts, longest))
+        longest = max(len(each.kept) for each in content.counts) - 1
+        varies = lengths_of(content.counts, content.k) is not None
+        name = f"K varies, to {content.k or longest}" if varies else f"K={longest}"
+        curves.append(of_counts(name, content.counts, longest))
     show(f"{path.name}, {form.name}: acceptance length", curves, wanted.out, wanted)
     return True
 

@@ -37,9 +37,9 @@ from spsbench.report import (
 
 
 def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
-    """All of a replay, for JSON."""
+    """Return all of a replay for JSON."""
     written = study.written
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "source": str(written.source),
         "sampling": written.sampling_name,
         "texts": len(written.texts),
@@ -56,26 +56,26 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
                 "emitted": one.cell.emitted.tolist(),
                 "loops": dict(zip(("p50", "p90", "p99"), one.cell.loops, strict=True)),
                 "break_even": None if (even := study.even(one)) is None else asdict(even),
-                "predicted": None if (told := study.predicted(one)) is None else asdict(told),
+                "predicted": None if (predicted := study.predicted(one)) is None else asdict(predicted),
                 "measured_tokens_per_loop": one.measured,
             }
             for one in study.forecasts
         ],
     }
     if curves:
-        found["policies"] = [
+        facts["policies"] = [
             {
                 "drafter": str(each.drafter),
                 "k": each.k,
                 "cells": [_policy_facts(cell) for cell in each.cells],
                 "oracle": _policy_facts(each.oracle),
                 "choices": [asdict(choice) | {"policy": str(choice.policy)} for choice in each.choices],
-                "beyond_ms": {name: asdict(taken) for name, taken in each.beyond_ms.items()},
+                "beyond_ms": {name: asdict(seconds) for name, seconds in each.beyond_ms.items()},
                 "rollouts": each.rollouts,
             }
             for each in curves
         ]
-    return found
+    return facts
 
 
 def _policy_facts(cell: PolicyCell) -> dict[str, Any]:
@@ -83,15 +83,15 @@ def _policy_facts(cell: PolicyCell) -> dict[str, Any]:
 
 
 def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibration) -> RenderableType:
-    """A table of cells, one of each curve, how far the best K are from break-even, and whose times."""
+    """Return a table of cells, one of each curve, the best K's distance from break-even, and whose times."""
     written = study.written
     rows = []
     for one in study.forecasts:
         p50, _, p99 = one.cell.loops
         ran = "" if one.measured is None else f"{one.measured:.2f}"
-        told = _times(study.predicted(one))
+        times_of = _times(study.predicted(one))
         rows.append(
-            (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told])
+            (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *times_of])
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     note = "Predicted: no sequence was generated for these numbers."
@@ -122,15 +122,15 @@ def _size(one: CellForecast) -> str:
 
 
 def _grouped(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
-    """A table whose rows stand under the name of their group."""
-    found: list[Row | Heading] = []
+    """Return a table whose rows stand under the name of their group."""
+    lines: list[Row | Heading] = []
     before = None
     for name, row in rows:
         if name != before:
             before = name
-            found.append(Heading(name))
-        found.append(row)
-    return Table(columns, found)
+            lines.append(Heading(name))
+        lines.append(row)
+    return Table(columns, lines)
 
 
 def _times(predicted: Predicted | None) -> list[str]:
@@ -140,12 +140,13 @@ def _times(predicted: Predicted | None) -> list[str]:
 
 
 def _break_evens(study: Study) -> list[str]:
-    """From which alpha on each drafter gains, at its fastest K."""
+    """Return from which alpha on each drafter gains, at its fastest K."""
     best: dict[str, tuple[float, str]] = {}
     for one in study.forecasts:
         even = study.even(one)
         if one.timed is not None and even is not None:
-            taken_s, name = one.timed.mean_s(), one.cell.name
+            taken_s = one.timed.mean_s()
+            name = one.cell.name
             if name not in best or taken_s < best[name][0]:
                 best[name] = taken_s, f"{name}, K={one.cell.k} {_even_words(even)}"
     return [line for _, line in best.values()]
@@ -164,7 +165,7 @@ def _even_words(even: Even) -> str:
 
 
 def _curve(curve: Curve) -> Iterator[RenderableType]:
-    """A table of policies and thresholds, and what it says."""
+    """Yield a table of policies and thresholds, and its conclusions."""
     rows = []
     for cell in (*curve.cells, curve.oracle):
         name, _, threshold = ("oracle" if cell.policy is None else str(cell.policy)).partition(":")
@@ -188,7 +189,7 @@ def _curve(curve: Curve) -> Iterator[RenderableType]:
     if curve.choices:
         yield f"No policy with drafts of up to {curve.k} tokens is faster than the oracle."
     if curve.beyond_ms:
-        costs = ", ".join(f"{name} {_signed(taken)}" for name, taken in curve.beyond_ms.items())
+        costs = ", ".join(f"{name} {_signed(ms)}" for name, ms in curve.beyond_ms.items())
         yield f"Beyond a fixed K that drafts as many a loop took here, in ms: {costs}; charged if above 0."
 
 
@@ -211,7 +212,7 @@ def _signed(value: Interval) -> str:
 
 
 def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check], use: Check) -> dict[str, Any]:
-    """All of an advice, for JSON; ``use`` is what is advised."""
+    """Return all of an advice for JSON; ``use`` is what is advised."""
     return {
         "run": str(directory),
         "chosen_on": len(advice.choosing),
@@ -239,12 +240,12 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check], use: 
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
-    found = candidate.forecast
+    forecast = candidate.forecast
     return {
-        "drafter": None if found is None else str(found.cell.drafter),
-        "draft": None if found is None else found.cell.draft or None,
-        "k": 0 if found is None else found.cell.k,
-        "rule": None if found is None else found.cell.rule,
+        "drafter": None if forecast is None else str(forecast.cell.drafter),
+        "draft": None if forecast is None else forecast.cell.draft or None,
+        "k": 0 if forecast is None else forecast.cell.k,
+        "rule": None if forecast is None else forecast.cell.rule,
         "speedup": asdict(candidate.speedup),
         "slower": asdict(candidate.slower),
         "p99_s": candidate.p99_s,
@@ -255,7 +256,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 def advice_screen(
     label: str, sampling: str, advice: Advice, checks: Sequence[Check], use: Check, command: str | None
 ) -> RenderableType:
-    """What to use, how sure that is, what else there is, and the command that measures what is advised."""
+    """Return what to use, how sure that is, the alternatives, and the command that measures the advice."""
     rows = []
     for each in (advice.best, *advice.others):
         slower = "" if each is advice.best else _longer(each.slower)
@@ -273,7 +274,7 @@ def advice_screen(
 
 
 def _longer(slower: Interval) -> str:
-    """By how much more time a token it takes than the advised one."""
+    """Return how much more time a token it takes than the advised one."""
     low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
     return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
 
@@ -291,9 +292,9 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
     for check in checks:
         yield from _checked(check, use)
     yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
-    found = [each.forecast for each in (advice.best, *advice.others)]
+    forecasts = [each.forecast for each in (advice.best, *advice.others)]
     ran = [id(check.candidate.forecast) for check in checks]
-    if checks and any(one is not None and one.tree and id(one) not in ran for one in found):
+    if checks and any(one is not None and one.tree and id(one) not in ran for one in forecasts):
         yield "Trees were predicted and not run."
     best = use.candidate is advice.best
     if best and advice.close:
@@ -317,9 +318,11 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
 def _checked(check: Check, use: Check) -> Iterator[str]:
     name = "Measured" if check is use else f"{check.candidate.name}, measured"
     agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
-    told = "could not be measured" if check.live is None else f"{speedup(check.live)}{agrees[check.within]}"
+    outcome = (
+        "could not be measured" if check.live is None else f"{speedup(check.live)}{agrees[check.within]}"
+    )
     where = f" on {counted(check.prompts, 'prompt')}" if check.prompts else ""
-    yield f"{name} live beside ArS{where}: {told}."
+    yield f"{name} live beside ArS{where}: {outcome}."
     if check.alarm:
         yield f"ALARM: {check.candidate.name} does not follow the target's distribution."
 
@@ -332,7 +335,7 @@ Facts = Mapping[str, Any]
 
 
 def bench_screen(facts: Facts) -> RenderableType:
-    """Models, then what was measured, and one sentence."""
+    """Return models, then what was measured, and one sentence."""
     rows = []
     for role in ("target", "draft"):
         model = facts[role]
@@ -364,7 +367,7 @@ def _device(facts: Facts) -> str:
 
 
 def _at_one_context(facts: Facts) -> list[RenderableType]:
-    """Forwards, floors, the grid, and forced acceptance if there is any."""
+    """Return forwards, floors, the grid, and loops with synthetic acceptance if there are any."""
     place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     title = f"Forwards after {facts['context']} tokens of context, {place}"
     columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
@@ -415,7 +418,7 @@ def _forced(facts: Facts) -> list[RenderableType]:
 
 
 def _by_context(facts: Facts) -> list[RenderableType]:
-    """Forwards by context, what they allow, and one sentence."""
+    """Return forwards by context, what they allow, and one sentence."""
     place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     tables = {
         f"Forwards by context, {place}": forwards_table(facts),
@@ -427,15 +430,17 @@ def _by_context(facts: Facts) -> list[RenderableType]:
         "shuffled order, so that a drift of the machine hits all alike."
     )
     doubts = [
-        f"After {short(found['context'])}: {found['untrusted']}"
-        for found in facts["contexts"]
-        if found["untrusted"] is not None
+        f"After {short(context['context'])}: {context['untrusted']}"
+        for context in facts["contexts"]
+        if context["untrusted"] is not None
     ]
     return [*_titled(tables), memory, "", *([*doubts, ""] if doubts else []), facts["sentence"]]
 
 
 def forwards_table(facts: Facts) -> Table:
-    """t(1) of the target, t(K+1)/t(1) for a few K, and c; a row of four intervals on one line is too wide."""
+    """Return t(1) of the target, t(K+1)/t(1) for a few K, and c; a row of four intervals would be too
+    wide.
+    """
     ks = facts["ks_shown"]
     rows = []
     for measured in facts["contexts"]:
@@ -450,16 +455,16 @@ def forwards_table(facts: Facts) -> Table:
 
 
 def payoff_table(facts: Facts) -> Table:
-    """Bytes of keys and values beside those of weights, the floor, break-even and the best speedup."""
+    """Return bytes of keys and values beside those of weights, the floor, break-even and the best speedup."""
     rows = []
-    for found in facts["contexts"]:
-        read, one = found["read_bytes"]["target"], found["forwards"]["target"][0]
-        best, kv = found["best"], read["keys_and_values"]
-        known = {k: alpha for k, alpha in found["payoff"]["break_even"].items() if alpha is not None}
+    for context in facts["contexts"]:
+        read, one = context["read_bytes"]["target"], context["forwards"]["target"][0]
+        best, kv = context["best"], read["keys_and_values"]
+        known = {k: alpha for k, alpha in context["payoff"]["break_even"].items() if alpha is not None}
         k = min(known, key=lambda k: (known[k], k), default=None)
         rows.append(
             [
-                short(found["context"]),
+                short(context["context"]),
                 NOTHING if kv is None else f"{kv / 1e6:,.0f}",
                 f"{read['weights'] / 1e6:,.0f}",
                 milliseconds(one["floor_ms"]),
@@ -473,7 +478,9 @@ def payoff_table(facts: Facts) -> Table:
 
 
 def _by_batch(facts: Facts) -> list[RenderableType]:
-    """Forwards by batch size, the speedups that they allow, those of real loops, and up to where they pay."""
+    """Return forwards by batch size, the speedups that they allow, those of real loops, and where they
+    pay.
+    """
     place = f"{_device(facts)}, {facts['threads']} threads, after {facts['context']} tokens"
     ks = sorted({cell["k"] for cell in facts["cells"]})
     cells = {(cell["batch"], cell["k"]): cell for cell in facts["cells"]}
@@ -484,7 +491,7 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
     titles = ["B", "t(B) ms", "t(B)/B", *(f"t(B*{k + 1})/t(B)" for k in ks[:4])]
 
     def speedups(kind: str) -> Table:
-        found: list[list[Cell]] = []
+        lines: list[list[Cell]] = []
         for size in facts["step_ms"]:
             shown: list[Cell] = [str(size)]
             for k in ks:
@@ -495,8 +502,8 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
                     else (value["ratio"], value["low"] or value["ratio"])
                 )
                 shown.append(Styled(f"{point:.2f}", "bold") if clear > 1 else f"{point:.2f}")
-            found.append(shown)
-        return Table([right("B"), *(right(f"K={k}") for k in ks)], found)
+            lines.append(shown)
+        return Table([right("B"), *(right(f"K={k}") for k in ks)], lines)
 
     tables = {
         f"Forwards by batch size, {place}": Table([*map(right, titles)], rows),
@@ -509,7 +516,7 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
 
 
 def _pays_up_to(facts: Facts) -> str:
-    """Up to which batch size speculation should pay, at the K that goes furthest."""
+    """Return up to which batch size speculation should pay, at the K that goes furthest."""
     beyond = [k for k, end in facts["pays_up_to"].items() if end is None]
     if beyond:
         ks = ", ".join(map(str, beyond))

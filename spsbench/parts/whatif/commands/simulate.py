@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from spsbench.parts.whatif.simulate.tables import Source
 
 
-ALPHA, COST, OPERATIONS = 0.8, 1.8 / 14.1, 4.0 / 70.0
+ALPHA = 0.8
+COST = 1.8 / 14.1
+OPERATIONS = 4.0 / 70.0
 """c and c^ of Chen et al. 2023: 1.8 and 14.1 ms a token, 4 and 70 billion parameters. Alpha is round."""
 
 FAULTS = (
@@ -144,9 +146,9 @@ def show_formula(wanted: SimulateOptions) -> None:
     }
     rows = [[str(k), f"{n:.3f}", f"{factor:.2f}x"] for k, (n, factor) in by_k.items()]
     table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
-    said = f"Best: K={best} with {facts['best_speedup']:.2f}x."
+    answer = f"Best: K={best} with {facts['best_speedup']:.2f}x."
     note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
-    screen = Group(table.as_rich(), "", said, note)
+    screen = Group(table.as_rich(), "", answer, note)
     present(lambda: facts, lambda: screen, json=wanted.json, quiet=wanted.quiet)
 
 
@@ -183,7 +185,7 @@ def simulate_loops(wanted: SimulateOptions) -> None:
 
 
 def _folder(out: Path | None) -> Path | None:
-    """The folder, made before anything is simulated."""
+    """Return the folder, made before anything is simulated."""
     from spsbench.base import unwritable
 
     if out is None:
@@ -200,18 +202,20 @@ def _folder(out: Path | None) -> Path | None:
 
 
 def _question(wanted: SimulateOptions) -> Question:
-    """What was typed, checked."""
+    """Return what was typed, checked."""
     from spsbench.base import Spec
     from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
 
-    named, size = Spec.parse(wanted.source or "dirichlet"), None
-    told = {name: str(value) for name, value in named.options}
-    flag, contexts = f"--source {named.name}", wanted.contexts
+    named = Spec.parse(wanted.source or "dirichlet")
+    size = None
+    typed = {name: str(value) for name, value in named.options}
+    flag = f"--source {named.name}"
+    contexts = wanted.contexts
     alpha: float | None = None
     distance: float | None = 0.0
     if named.name not in SOURCES and (named.name.endswith(".json") or Path(named.name).is_file()):
-        if told:
-            raise UsageError(_TABLE_SAYS, flag=flag, remedy=f"Leave {next(iter(told))} out.")
+        if typed:
+            raise UsageError(_TABLE_SAYS, flag=flag, remedy=f"Leave {next(iter(typed))} out.")
         refuse_together("simulate", {**vars(wanted), "table": named.name})
         source, *table = read_table(Path(named.name))
         contexts, size = map(str, table)
@@ -222,11 +226,11 @@ def _question(wanted: SimulateOptions) -> Question:
         raise unknown(named.name, SOURCES, "--source", more=", or a JSON file")
     language = Language(
         vocabulary=int(
-            values.number(size or told.get("vocabulary"), f"{flag}:vocabulary", 2, 32, whole=True)
+            values.number(size or typed.get("vocabulary"), f"{flag}:vocabulary", 2, 32, whole=True)
         ),
-        sharpness=values.between(told.get("sharpness"), f"{flag}:sharpness", 0, 50, 2.0),
-        variation=values.between(told.get("variation"), f"{flag}:variation", 0, 0.99, 0.9),
-        stay=values.between(told.get("stay"), f"{flag}:stay", 0, 1, 0.95),
+        sharpness=values.between(typed.get("sharpness"), f"{flag}:sharpness", 0, 50, 2.0),
+        variation=values.between(typed.get("variation"), f"{flag}:variation", 0, 0.99, 0.9),
+        stay=values.between(typed.get("stay"), f"{flag}:stay", 0, 1, 0.95),
         seed=values.seed(wanted.seed),
     )
     classes = _classes(contexts, source, language.vocabulary)
@@ -259,7 +263,7 @@ def _ks(text: str | None) -> tuple[int, ...]:
 
 
 def _closeness(named: Spec, alpha: str | None, source: Source) -> tuple[float | None, float | None]:
-    """(alpha, None) or (None, distance), whichever was asked for."""
+    """Return (alpha, None) or (None, distance), whichever was asked for."""
     for name, value in named.options:
         flag = f"--source {source.name}:{name}"
         if name in OF_TARGET:
@@ -326,11 +330,15 @@ _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 
 def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
-    """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
+    """Return the shape of drafts, None for chains, and how siblings of ``support`` possible tokens are
+    chosen.
+    """
     from spsbench.base import K_SEQ, Spec
     from spsbench.drafters import Shape, rule_kind, shape_of
 
-    flag, named, fault = "--tree", Spec.parse(wanted.tree or CHAIN), wanted.fault
+    flag = "--tree"
+    named = Spec.parse(wanted.tree or CHAIN)
+    fault = wanted.fault
     how = dict(named.options)
     chosen = None if "siblings" not in how else str(how.pop("siblings"))
     if how:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) -> Written:
-    """The texts of a run, or of a file."""
+    """Return the texts of a run or of a file."""
     from spsbench.config import MaterialSettings, resolve
     from spsbench.models import find_pair
     from spsbench.parts.whatif.replay.texts import texts_in, texts_of
@@ -38,16 +38,17 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
         }
         if wanted.draft:
             flags["draft"] = wanted.draft[0]
-        drawn, config = sampling(wanted), resolve(flags | {"drafter": ",".join(map(str, drafters))})
-        found = find_pair(config.pair)
-        reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
+        drawn = sampling(wanted)
+        config = resolve(flags | {"drafter": ",".join(map(str, drafters))})
+        pair = find_pair(config.pair)
+        reader = Reader(pair.tokenizer, pair.vocab_size, pair.context_window, drawn)
         return texts_in(source, reader, MaterialSettings.of(config))
     refuse_together("replay", {**vars(wanted), "recorded": source})
     return texts_of(source, wanted.sampling)
 
 
 def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -> list[tuple[str, Pair]]:
-    """The target with each draft that is named, or with the run's own; of one draft the name is empty.
+    """Load the target with each named draft, or with the run's own; a single draft has an empty name.
 
     ``thread_count`` is as it was typed, else the run's own.
     """
@@ -70,30 +71,32 @@ def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -
 
 
 def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
-    """Every drafter, with rules of its own if any, and each draft; once if that makes no difference to it."""
+    """Return every drafter, with its own rules if any, and each draft; once where the draft does not
+    matter.
+    """
     from spsbench.parts.whatif.replay.study import Sought
 
-    found = []
+    drafts = []
     for drafter, rules in drafters.items():
         every = [Sought(drafter, pair, name, tuple(rules)) for name, pair in pairs]
-        found += every if every[0].needs_draft else [replace(every[0], draft="")]
-    return found
+        drafts += every if every[0].needs_draft else [replace(every[0], draft="")]
+    return drafts
 
 
 def times_of(file: Path | None, budget_s: float, drafters: Sequence[Spec]) -> float | Calibration:
-    """Seconds for timing loops here, or another machine's times."""
+    """Return the seconds for timing loops here, or another machine's times."""
     if file is None:
         return budget_s
     from spsbench.parts.whatif.replay.times import read_times
 
-    found = read_times(file)
+    calibration = read_times(file)
     for drafter in drafters:
-        found.require_covered(drafter)
-    return found
+        calibration.require_covered(drafter)
+    return calibration
 
 
 def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tuple[list[str], list[str]]:
-    """``modified-rejection,block,one-hot``: the rules of chains and of trees, each once.
+    """Return the rules of chains and trees, ``modified-rejection,block,one-hot``, each once.
 
     Only those whose law over a text is known; where none is named of one or the other, its usual rule.
     """

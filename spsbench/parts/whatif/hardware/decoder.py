@@ -35,25 +35,25 @@ class Decoder(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """What transformers takes for an absent field."""
-        found = {name: value for name, value in content.items() if value is not None}
-        heads, hidden = found.get("num_attention_heads"), found.get("hidden_size")
-        found.setdefault("num_key_value_heads", heads)
+        """Return the content with transformers' defaults for absent fields."""
+        fields = {name: value for name, value in content.items() if value is not None}
+        heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
+        fields.setdefault("num_key_value_heads", heads)
         if isinstance(heads, int) and isinstance(hidden, int) and heads:
-            found.setdefault("head_dim", hidden // heads)
-        found.setdefault("draft_vocab_size", found.get("vocab_size"))
-        return found
+            fields.setdefault("head_dim", hidden // heads)
+        fields.setdefault("draft_vocab_size", fields.get("vocab_size"))
+        return fields
 
     @property
     def products(self) -> int:
-        """Weights of the products that every token goes through."""
+        """Number of weights in the products that every token goes through."""
         heads = self.num_attention_heads + self.num_key_value_heads
         layer = self.hidden_size * (2 * heads * self.head_dim + 3 * self.intermediate_size)
         return self.num_hidden_layers * layer + self.draft_vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """All weights, each once: norms, biases and an input embedding of its own beside the products."""
+        """Number of weights, each once: with norms, biases and a separate input embedding."""
         layer = 2 * self.hidden_size + self.attention_bias * self.hidden_size
         if self.attention_bias or self.model_type == "qwen2":
             layer += (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_dim
@@ -67,16 +67,16 @@ class Decoder(BaseModel):
 
     @property
     def read_bytes(self) -> int:
-        """Of the weights, in a forward; of an input embedding of its own some rows are looked up."""
+        """Bytes of the weights that a forward reads; of a separate input embedding only some rows."""
         return _BYTES * self.products
 
     @property
     def cache_bytes(self) -> int:
-        """Keys and values of a token."""
+        """Bytes of a token's keys and values."""
         return 2 * _BYTES * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
 
     def flops(self, context: int) -> int:
-        """Of a token after so many."""
+        """Return the operations of a token after so many."""
         attention = self.num_hidden_layers * self.num_attention_heads * self.head_dim
         return 2 * self.products + 4 * attention * context
 

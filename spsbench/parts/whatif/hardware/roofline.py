@@ -62,7 +62,8 @@ class Accelerator(_Row):
         """The typical machine, then every combination of low and high figures."""
         figures = self.bandwidth, self.compute, self.floor, self.engine["overlap"], self.engine["host_ms"]
         ends = product(*((figure.low, figure.high) for figure in figures))
-        peak, width_s = self.peak, self.floor.width_us * 1e-6 / 1024
+        peak = self.peak
+        width_s = self.floor.width_us * 1e-6 / 1024
         return [
             Corner(read * peak.bandwidth, compute * peak.flops, us * 1e-6, width_s, overlap, ms * 1e-3)
             for read, compute, us, overlap, ms in [tuple(each.typical for each in figures), *ends]
@@ -71,10 +72,10 @@ class Accelerator(_Row):
 
 @cache
 def accelerators() -> Mapping[str, Accelerator]:
-    """By name; a figure that is borrowed has the lender's ends, twice as far from typical."""
+    """Return accelerators by name; a borrowed figure has its lender's ends, twice as far from typical."""
     with Path(__file__).with_name("accelerators.yaml").open(encoding="utf-8") as file:
         rows: dict[str, Any] = {name: row for name, row in yaml.safe_load(file).items() if name[0] != "."}
-    engine, found = rows.pop("engine"), {}
+    engine, by_name = rows.pop("engine"), {}
     for name, row in rows.items():
         own = {"engine": engine, **row}
         for figure in ("bandwidth", "compute", "floor"):
@@ -82,8 +83,8 @@ def accelerators() -> Mapping[str, Accelerator]:
                 lent = rows[lender][figure]
                 ends = {end: lent[end] ** 2 / lent["typical"] for end in ("low", "high")}
                 own[figure] = {**lent, **ends, "borrowed": lender}
-        found[name] = Accelerator.model_validate(own)
-    return found
+        by_name[name] = Accelerator.model_validate(own)
+    return by_name
 
 
 class Corner(NamedTuple):
@@ -97,19 +98,21 @@ class Corner(NamedTuple):
     host_s: float
 
     def forward_s(self, model: Decoder, batch: Floats, tokens: int, context: int) -> Floats:
-        """[n] seconds of a forward of so many tokens of each of ``batch`` [n] sequences."""
+        """[n] seconds of a forward of so many tokens for each of ``batch`` [n] sequences."""
         reading = (model.read_bytes + batch * context * model.cache_bytes) / self.bandwidth
         computing = batch * tokens * model.flops(context) / self.flops
         floor = model.num_hidden_layers * (self.layer_s + self.width_s * model.hidden_size)
-        found: Floats = floor + (reading**self.overlap + computing**self.overlap) ** (1 / self.overlap)
-        return found
+        seconds: Floats = floor + (reading**self.overlap + computing**self.overlap) ** (1 / self.overlap)
+        return seconds
 
     def gain(self, models: Models, k: int, batch: Floats, context: int) -> Floats:
-        """[n] tokens of ArS in the time of a loop: K forwards of the draft, one of K + 1 tokens."""
+        """[n] tokens of ArS in the time of a loop: K forwards of the draft, one of the target for K + 1
+        tokens.
+        """
         target, draft = models
         loop = k * self.forward_s(draft, batch, 1, context) + self.forward_s(target, batch, k + 1, context)
-        found: Floats = self.forward_s(target, batch, 1, context) / (loop + self.host_s)
-        return found
+        gains: Floats = self.forward_s(target, batch, 1, context) / (loop + self.host_s)
+        return gains
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +124,26 @@ class Band:
     high: Floats
 
     def slower_from(self, batch: Floats) -> dict[str, int | None]:
-        """The first batch size at which SpS is slower than ArS, by each; None where it is not."""
+        """Return the first batch size at which SpS is slower than ArS, at each end; None where it is not."""
         below = {end: np.flatnonzero(getattr(self, end) < 1) for end in ("estimate", "low", "high")}
-        return {end: int(batch[found[0]]) if len(found) else None for end, found in below.items()}
+        return {end: int(batch[places[0]]) if len(places) else None for end, places in below.items()}
 
 
 def speedups(
     machine: Accelerator, models: Models, tokens: Mapping[int, Interval], batch: Floats, context: int
 ) -> dict[int, Band]:
-    """Over ArS by K, from tokens per loop by K, whose interval enters the band."""
+    """Return speedups over ArS by K, from tokens per loop by K, whose interval enters the band."""
     typical, *ends = machine.corners()
-    found = {}
+    bands = {}
     for k, length in tokens.items():
         gains = np.array([corner.gain(models, k, batch, context) for corner in ends])
         low, high = (length.estimate if end is None else end for end in (length.low, length.high))
         estimate = length.estimate * typical.gain(models, k, batch, context)
-        found[k] = Band(estimate, low * gains.min(0), high * gains.max(0))
-    return found
+        bands[k] = Band(estimate, low * gains.min(0), high * gains.max(0))
+    return bands
 
 
 def fitting(machine: Accelerator, models: Models, context: int) -> int:
-    """How many sequences of this length fit into memory beside the weights."""
+    """Return how many sequences of this length fit into memory beside the weights."""
     free = machine.peak.memory - sum(model.weight_bytes for model in models)
     return max(0, int(free // (context * sum(model.cache_bytes for model in models))))

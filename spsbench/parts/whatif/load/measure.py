@@ -28,7 +28,7 @@ _WARMUP_TOKENS = 8
 
 
 def server_names(text: str) -> tuple[str, ...]:
-    """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL."""
+    """Return the parts of ``openai:A`` or ``openai:A,openai:B``; a comma may belong to a URL."""
     first, *others = text.split(f",{OPENAI}")
     names = (first, *(OPENAI + other for other in others))
     if not first.startswith(OPENAI) or len(names) > 2:
@@ -60,7 +60,7 @@ class LoadTurn:
 def turns(
     asks: Sequence[Ask], samples: int, concurrencies: Sequence[int], servers: int, seed: int
 ) -> Iterator[LoadTurn]:
-    """Waves in the order in which they are sent.
+    """Yield waves in the order in which they are sent.
 
     All servers get the same prompts at once, now one first and now the other, so that a machine that becomes
     slower meanwhile slows all of them. Every request has its own seed, which servers share.
@@ -97,23 +97,23 @@ class TimedAnswer:
 
     @property
     def tokens(self) -> int:
-        """How many were written."""
+        """Number of tokens that were written."""
         return round(self.counts[-1]) if self.counts else 0
 
     @property
     def ttft_s(self) -> float | None:
-        """Until the first token."""
+        """Seconds until the first token."""
         return self.times[0] - self.sent if self.times else None
 
     @property
     def tpot_s(self) -> float | None:
-        """For each further token; None where all came at once."""
+        """Seconds for each further token; None where all came at once."""
         if not self.times or self.counts[-1] <= self.counts[0]:
             return None
         return (self.times[-1] - self.times[0]) / (self.counts[-1] - self.counts[0])
 
     def tokens_by(self, time_s: float) -> float:
-        """How many were there at that time."""
+        """Return how many tokens were there at that time."""
         place = bisect_right(self.times, time_s)
         return self.counts[place - 1] if place else 0.0
 
@@ -128,8 +128,8 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
         for event in server.stream(ask):
             now = time.perf_counter() - started
             for name in latest:
-                if (said := getattr(event, name)) is not None:
-                    latest[name] = said
+                if (value := getattr(event, name)) is not None:
+                    latest[name] = value
             retokenised = event.retokenised
             if event.text:
                 heard.append((now, event.tokens, len(event.said)))
@@ -154,7 +154,7 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
 def _counted(
     heard: Sequence[tuple[float, int | None, int]], total: int, done: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Times and counts that end with all tokens; characters of each event are beside its time and count."""
+    """Return times and counts that end with all tokens; each event has characters, time and count."""
     if any(count is None for _, count, _ in heard):  # only the sum is reported: shares are by characters
         so_far = list(accumulate(max(1, length) for *_, length in heard))
         pairs = zip(heard, so_far, strict=True)
@@ -180,18 +180,18 @@ class LoadWave:
 
     @property
     def answered(self) -> list[TimedAnswer]:
-        """Those that did not fail."""
+        """The requests that did not fail."""
         return [reading for reading in self.readings if reading.error is None]
 
     @property
     def window_s(self) -> float:
-        """How long so many requests were in flight: until one ended for which no other could begin."""
+        """How long all slots were in use: until a request ended and none was left to begin."""
         last_sent = max(reading.sent for reading in self.readings)
         return min(reading.done for reading in self.readings if reading.done > last_sent)
 
     @property
     def window_tokens(self) -> float:
-        """Tokens that came within ``window_s``."""
+        """Number of tokens that came within ``window_s``."""
         return sum(reading.tokens_by(self.window_s) for reading in self.answered)
 
 
@@ -209,8 +209,10 @@ def _sent(name: str, server: Server, turn: LoadTurn) -> LoadWave:
         finally:
             pool.shutdown(cancel_futures=True)
         # An output that was too short for a draft reports none.
-        told = [(r.drafted, r.accepted) for r in readings if r.drafted is not None and r.accepted is not None]
-        drafted, accepted = (sum(column) for column in zip(*told, strict=True)) if told else (None, None)
+        counts = [
+            (r.drafted, r.accepted) for r in readings if r.drafted is not None and r.accepted is not None
+        ]
+        drafted, accepted = (sum(column) for column in zip(*counts, strict=True)) if counts else (None, None)
         if drafted is None and counted is not None:
             drafted, accepted = counted(sum(reading.tokens for reading in readings))
     except PeerGone as error:
@@ -246,10 +248,10 @@ def measure(
     described = []
     for name, server in zip(names, servers, strict=True):
         try:
-            told = server.describe()
-            if CHAT_ALONE in told.limits:
+            description = server.describe()
+            if CHAT_ALONE in description.limits:
                 say(f"{name}: {CHAT_ALONE}")
-            described.append(told)
+            described.append(description)
         except PeerGone as error:
             raise _gone(name, error) from error
     _require_one_model(names, servers, asks)

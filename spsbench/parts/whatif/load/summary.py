@@ -36,18 +36,18 @@ class LoadRow:
 
 
 def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
-    """Every server at every concurrency."""
+    """Return a row for every server at every concurrency."""
     cells: dict[tuple[int, int], list[LoadWave]] = {}
     for wave in sorted(waves, key=lambda wave: (wave.concurrency, wave.server, wave.number)):
         cells.setdefault((wave.concurrency, wave.server), []).append(wave)
-    found = []
+    load_rows = []
     for (concurrency, server), own in cells.items():
         answered = [reading for wave in own for reading in wave.answered]
         requests = sum(len(wave.readings) for wave in own)
         drafted = sum(wave.drafted or 0 for wave in own)
         sums = _sums(own)
         plain = None if server == PLAIN else cells.get((concurrency, PLAIN))
-        found.append(
+        load_rows.append(
             LoadRow(
                 server,
                 concurrency,
@@ -60,11 +60,11 @@ def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
                 None if plain is None else _speedup([*sums, *_sums(plain)]),
             )
         )
-    return found
+    return load_rows
 
 
 def _speedup(columns: Sequence[Floats]) -> Interval | None:
-    """With its interval over waves; None without tokens."""
+    """Return the speedup with its interval over waves; None without tokens."""
     if not all(column.sum() > 0 for column in columns):
         return None
     point = float(_quotient(np.stack(columns).sum(axis=1, keepdims=True))[0])
@@ -77,7 +77,7 @@ def _quotient(sums: Floats) -> Floats:
 
 
 def pays_up_to(waves: Sequence[LoadWave]) -> Interval | None:
-    """The concurrency at which the speedup falls below 1 for good, with its interval over waves.
+    """Return the concurrency at which the speedup falls below 1 for good, with its interval over waves.
 
     0 says that speculation pays at none that was measured, infinity at the largest.
     """
@@ -103,19 +103,19 @@ def _sums(waves: Sequence[LoadWave]) -> Floats:
 
 
 def _percentiles(seconds: Sequence[float | None]) -> dict[str, float]:
-    """In milliseconds, by name; empty without values."""
+    """Return percentiles in milliseconds by name; empty without values."""
     values = [1e3 * value for value in seconds if value is not None]
     return {f"p{each}": float(np.percentile(values, each)) for each in (50, 95, 99)} if values else {}
 
 
 def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``load.json``, without its waves.
+    """Return the content of ``load.json``, without its waves.
 
     ``pays_up_to`` is null for one server; of its numbers 0 says at no concurrency that was measured, and null
     at the largest, too.
     """
     crossing = pays_up_to(loaded.waves)
-    found = {
+    content = {
         "format": FORMAT,
         **about,
         "servers": [
@@ -126,11 +126,11 @@ def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
         "rows": [asdict(row) for row in rows(loaded.waves)],
         "pays_up_to": None if crossing is None else asdict(crossing),
     }
-    return plain(found)
+    return plain(content)
 
 
 def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
-    """Every wave and request, in the order in which they were sent."""
+    """Return every wave and request, in the order in which they were sent."""
     names = ("server", "concurrency", "number", "window_s", "window_tokens", "drafted", "accepted")
     return [
         {name: getattr(wave, name) for name in names}
@@ -152,7 +152,7 @@ def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
 
 
 def table(loaded: Loaded) -> Table:
-    """A row for each server at each concurrency, at most 80 columns wide."""
+    """Return a row for each server at each concurrency, at most 80 columns wide."""
     compared = len(loaded.names) > 1
     numbers = [right("tok/s"), right("TTFT", note="ms"), right("TPOT", note="ms"), right("kept")]
     columns = [right("in flight"), *numbers]
@@ -162,21 +162,21 @@ def table(loaded: Loaded) -> Table:
     for row in rows(loaded.waves):
         if cells and compared and row.server == PLAIN:
             cells.append(Heading())
-        found = [
+        line = [
             str(row.concurrency) if row.server == PLAIN else "",
             NOTHING if row.tokens_per_s is None else f"{row.tokens_per_s.estimate:.0f}",
             *(_pair(each) for each in (row.ttft_ms, row.tpot_ms)),
             percent(row.acceptance),
         ]
         if compared:
-            found.insert(1, _role(row.server, 2))
-            found.append(NOTHING if row.speedup is None else interval(row.speedup, "x"))
-        cells.append(found)
+            line.insert(1, _role(row.server, 2))
+            line.append(NOTHING if row.speedup is None else interval(row.speedup, "x"))
+        cells.append(line)
     return Table(columns, cells)
 
 
 def _role(server: int, servers: int) -> str:
-    """What a server is to the other, or that it is the only one."""
+    """Return what a server is to the other, or that it is the only one."""
     return "server" if servers == 1 else ("plain", "spec")[server]
 
 
@@ -189,8 +189,8 @@ def _pair(percentiles: Mapping[str, float]) -> str:
 
 
 def sentences(loaded: Loaded) -> list[str]:
-    """What the table says, and which server is which."""
-    said = []
+    """Return what the table says, and which server is which."""
+    lines = []
     crossing = pays_up_to(loaded.waves)
     if crossing is not None:
         concurrencies = sorted({wave.concurrency for wave in loaded.waves})
@@ -198,20 +198,20 @@ def sentences(loaded: Loaded) -> list[str]:
             _end(value, concurrencies) for value in (crossing.estimate, crossing.low, crossing.high)
         )
         between = "" if crossing.low is None else f" [{', '.join(ends)}]"
-        said.append(f"Speculation pays up to this many in flight: {point}{between}.")
+        lines.append(f"Speculation pays up to this many in flight: {point}{between}.")
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
-        said.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
-        said += [limit for limit in described.limits if limit == CHAT_ALONE]
-    said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
+        lines.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
+        lines += [limit for limit in described.limits if limit == CHAT_ALONE]
+    lines.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     failed = sum(row.failed for row in rows(loaded.waves))
     again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
     if again:
-        said.append(f"{again} answers without a count of tokens: their text was tokenized again.")
+        lines.append(f"{again} answers without a count of tokens: their text was tokenized again.")
     if loaded.ended is not None:
-        said.append(f"The measurement ended early: {loaded.ended}")
+        lines.append(f"The measurement ended early: {loaded.ended}")
     if failed:
-        said.append(f"{failed} requests failed; their tokens are not counted.")
-    return said
+        lines.append(f"{failed} requests failed; their tokens are not counted.")
+    return lines
 
 
 def _end(value: float | None, concurrencies: Sequence[int]) -> str:
@@ -222,7 +222,7 @@ def _end(value: float | None, concurrencies: Sequence[int]) -> str:
 
 
 def page(loaded: Loaded, title: str) -> str:
-    """The content of ``load.md``."""
+    """Return the content of ``load.md``."""
     lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
     lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
     lines += [

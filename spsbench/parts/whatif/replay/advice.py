@@ -99,8 +99,9 @@ class Readings:
         self.reading_s, self.timing_s = 0.0, 0.0
 
     def rule(self, plan: Plan, store: RunStore) -> TextsRule:
-        """Take up what the folder has, which is this process's now; what is of other models stays unused."""
-        mine, path = {*self._of.values(), self._of_rounds}, store.directory / FILE
+        """Return the stopping rule, resumed from the folder's store; parts of other models stay unused."""
+        mine = {*self._of.values(), self._of_rounds}
+        path = store.directory / FILE
         self._journal = Journal(path, lambda row: row["of"] not in mine or self._take(row), writable=True)
         self._rule = TextsRule(plan, store, self)
         return self._rule
@@ -112,7 +113,7 @@ class Readings:
 
     @property
     def lost_share(self) -> float:
-        """What others took of the rounds that count, where that is more than ``CLEAN``; else 0."""
+        """The share that others took of the rounds that count, where it is above ``CLEAN``; else 0."""
         counting = self._counting()
         lost = sum(share * seconds for share, seconds, _ in counting)
         share = lost / total if (total := sum(seconds for _, seconds, _ in counting)) else 0.0
@@ -131,29 +132,30 @@ class Readings:
         return self.reading_s / len(self._read) if self._read else 0.0
 
     def remeasuring(self, rounds: int, *, short: bool) -> None:
-        """Texts are written, not timed."""
+        """Do nothing: texts are written, not timed."""
 
     def remeasured(self) -> None:
-        """Texts are written, not timed."""
+        """Do nothing: texts are written, not timed."""
 
     def expecting(self, total: int | None, sentence: str) -> None:
-        """The texts count up to all there are: the budget may end them earlier."""
+        """Count all texts that there are: the budget may end them earlier."""
 
     def finished(self, sample: Sample) -> None:
         if sample.error is None and sample.generation.tokens:
-            ids, tokens = self._prompts[sample.example_id], tuple(sample.generation.tokens)
+            ids = self._prompts[sample.example_id]
+            tokens = tuple(sample.generation.tokens)
             self._read_text(TargetText(sample.example_id, sample.sample_index, ids, tokens))
         self._progress.doing(_WRITING)
         self._progress.step(self._interim())
 
     def proving(self, total: int) -> None:
-        """Nothing is proved here."""
+        """Do nothing: nothing is proved here."""
 
     def scoring(self, total: int) -> None:
-        """Nothing is scored here."""
+        """Do nothing: nothing is scored here."""
 
     def catch_up(self, texts: Sequence[TargetText]) -> None:
-        """Read those of an earlier process, as far as that did not; refuse those of another target."""
+        """Read the texts that an earlier process did not; refuse those of another target."""
         due = [text for text in texts if (text.name, text.sample) not in self._read]
         if due:
             self._progress.stage("Reading texts", len(due))
@@ -164,19 +166,20 @@ class Readings:
             reader.require_fitting()
 
     def _read_text(self, text: TargetText) -> None:
-        """Read a text with those that have not yet; each is kept as soon as it is done."""
+        """Read a text with every drafter that has not read it; each result is written at once."""
         self._read.add((text.name, text.sample))
         for name, reader in self._readers.items():
             due = [spec for spec in reader.drafters if _key(Part(name, spec), text) not in self._found]
             began_s = time.perf_counter()
-            for spec, found in reader.read(text, len(self._read), due):
-                part, now_s = Part(name, spec), time.perf_counter()
+            for spec, drafts in reader.read(text, len(self._read), due):
+                part = Part(name, spec)
+                now_s = time.perf_counter()
                 self._keep(
                     self._of[part],
                     _key(part, text),
                     now_s - began_s,
-                    drafted=found.drafted.tolist(),
-                    ratios=found.ratios.tolist(),
+                    drafted=drafts.drafted.tolist(),
+                    ratios=drafts.ratios.tolist(),
                 )
                 began_s = now_s
                 self._progress.doing(f"Read with {spec}")
@@ -188,25 +191,25 @@ class Readings:
                 loops[k] += sum(law.loops for law in replayed.loops(k))
 
     def _interim(self) -> list[tuple[str, str]]:
-        """Tokens per loop by now, of every drafter."""
+        """Return tokens per loop so far, of every drafter."""
         title = f"K={', '.join(map(str, self._ks))}:"
-        told = [
+        lengths = [
             (name, ", ".join(f"{self._tokens / loops:.2f}" for loops in by_k.values()))
             for name, by_k in self._loops.items()
         ]
-        return [("tokens per loop,", title), *told] if told else []
+        return [("tokens per loop,", title), *lengths] if lengths else []
 
     def _replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
-        """Every drafter over texts that it has read."""
-        found: dict[Sought, Replayed] = {}
+        """Return every drafter's replay of the texts that it has read."""
+        replayed: dict[Sought, Replayed] = {}
         for name, reader in self._readers.items():
             read = [
                 {spec: self._found[_key(Part(name, spec), text)] for spec in reader.drafters}
                 for text in texts
             ]
             own = [each for each in self._sought if each.draft == name]
-            found |= zip(own, reader.replayed(texts, read), strict=True)
-        return found
+            replayed |= zip(own, reader.replayed(texts, read), strict=True)
+        return replayed
 
     def time(self, texts: Sequence[TargetText], budget_s: float, seed: int) -> None:
         """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
@@ -216,7 +219,9 @@ class Readings:
         self._progress.stage("Timing drafts and forwards, seconds", round(budget_s))
         warm, expected_s = bool(self._timed), budget_s  # the first of a shape is slow
         while self._lacks_rounds(budget_s):
-            began_s, number, before = time.perf_counter(), len(self._timed), taken()
+            began_s = time.perf_counter()
+            number = len(self._timed)
+            before = taken()
             if number == 1:  # said once, and it stands: the first round tells what the least number takes
                 expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s)
 
@@ -224,16 +229,16 @@ class Readings:
                 done_s = self.timing_s + time.perf_counter() - since_s
                 self._progress.reach(min(done_s, expected_s), expected_s)
 
-            found = time_round(self._readers, texts, self._ends, seed + number, tell, self._judged)
+            timed = time_round(self._readers, texts, self._ends, seed + number, tell, self._judged)
             if warm:
                 self._keep(
                     self._of_rounds,
                     ("", "", "", number),
                     time.perf_counter() - began_s,
-                    context=found.context,
-                    verifying=found.verifying,
-                    drafting=[found.drafting[part] for part in self._parts],
-                    judged=[found.judged[each] for each in self._judged],
+                    context=timed.context,
+                    verifying=timed.verifying,
+                    drafting=[timed.drafting[part] for part in self._parts],
+                    judged=[timed.judged[each] for each in self._judged],
                     taken=taken_since(before),
                 )
             warm = True
@@ -245,8 +250,8 @@ class Readings:
         return clean < LEAST_ROUNDS and self.timing_s < 2 * budget_s
 
     def study(self, written: Written) -> Study:
-        """What was read and timed, of texts that were all read."""
-        steps = StepTimes([found for _, _, found in self._counting()], self._ends)
+        """Return the study of what was read and timed; every text has been read."""
+        steps = StepTimes([timed for _, _, timed in self._counting()], self._ends)
 
         def parts_of(sought: Sought) -> list[Part]:
             parts = self._readers[sought.draft].parts[sought.drafter]
@@ -260,22 +265,24 @@ class Readings:
         self._take(row)
 
     def _take(self, row: Mapping[str, Any]) -> bool:
-        """Make a row one's own; True."""
-        seconds, most = float(row["seconds"]), self._ends[1]
+        """Take over an earlier process' row; return True."""
+        seconds = float(row["seconds"])
+        most = self._ends[1]
         if row["of"] == self._of_rounds:
             verifying, drafting = (np.array(row[name], np.float64) for name in ("verifying", "drafting"))
             if verifying.shape != (most + 1,) or drafting.shape != (len(self._parts), 2):
                 raise ValueError("a round of other drafters or K")
-            found = dict(zip(self._parts, drafting.tolist(), strict=True))
+            seconds_of = dict(zip(self._parts, drafting.tolist(), strict=True))
             judged = dict(zip(self._judged, map(float, row["judged"]), strict=True))
             lost_s = sum(float(each) for each in row.get("taken", {}).values())
             share = min(lost_s / seconds, 1.0) if seconds > 0 else 0.0
-            timed = Round(int(row["context"]), verifying.tolist(), found, judged)
+            timed = Round(int(row["context"]), verifying.tolist(), seconds_of, judged)
             self._timed.append((share, seconds, timed))
             self.timing_s += seconds
         else:
             draft, drafter, name, sample = row["key"]
-            ratios, drafted = np.array(row["ratios"], np.float64), np.array(row["drafted"], np.int64)
+            ratios = np.array(row["ratios"], np.float64)
+            drafted = np.array(row["drafted"], np.int64)
             tree = tree_of(Spec.parse(drafter))
             width = most if tree is None else tree.shape.depth(0)
             if ratios.shape != (len(drafted), width) or not (ratios >= 0).all():
@@ -302,8 +309,8 @@ class TextsRule(StoppingRule):
         return super().measured_s + self._readings.reading_s
 
     def reason(self) -> Reason | None:
-        found = super().reason()
-        return None if found == "budget" and self.prompts < FEWEST_PROMPTS else found
+        reason = super().reason()
+        return None if reason == "budget" and self.prompts < FEWEST_PROMPTS else reason
 
 
 def _key(part: Part, text: TargetText) -> Key:
@@ -326,7 +333,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Of drafter and K."""
+        """The name of drafter and K."""
         return "ArS" if self.forecast is None else f"{self.forecast.cell.name}, K={self.forecast.cell.k}"
 
 
@@ -351,7 +358,7 @@ class Advice:
 
 
 def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:
-    """Choose among the cells of a study that was timed.
+    """Choose among the cells of a timed study.
 
     Args:
         memory_bytes: cells that hold more are left out.
@@ -391,18 +398,18 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     first: dict[tuple[str, str], Candidate] = {}
     close: list[int] = []
     plain: Candidate | None = None
-    for found, timed in ranked[1:]:
-        name = _name(found)
+    for cell, timed in ranked[1:]:
+        name = _name(cell)
         if name == _name(best):
-            assert found is not None
+            assert cell is not None
             assert best is not None
-            if found.cell.rule == best.cell.rule:
+            if cell.cell.rule == best.cell.rule:
                 low = faster(timed.part(judging), best_timed.part(judging)).low
-                close += [found.cell.k] if low is None or low <= 1 else []
+                close += [cell.cell.k] if low is None or low <= 1 else []
             elif best.cell.rule == BLOCK and plain is None:
-                plain = candidate(found, timed)
+                plain = candidate(cell, timed)
         elif name not in first:
-            first[name] = candidate(found, timed)
+            first[name] = candidate(cell, timed)
     return Advice(
         candidate(best, best_timed),
         tuple(first.values()),
@@ -416,7 +423,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
 
 
 def disturbed(advice: Advice, lost: float) -> Advice:
-    """The advice with intervals that hold what others took: at worst all of it hit one side; 0 for none."""
+    """Return the advice with intervals that allow for what others took: at worst all of it hit one side."""
     if not lost:
         return advice
 
@@ -426,21 +433,22 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     def widened(one: Candidate) -> Candidate:
         return replace(one, speedup=wider(one.speedup), slower=wider(one.slower))
 
-    best, others = widened(advice.best), tuple(map(widened, advice.others))
-    taken = f"others took {percent(lost)} of the time in which loops were timed"
+    best = widened(advice.best)
+    others = tuple(map(widened, advice.others))
+    lost_time = f"others took {percent(lost)} of the time in which loops were timed"
     if best.forecast is None:  # something that drafts may yet be faster
         hides = any(each.speedup.high is None or each.speedup.high > 1.0 for each in others)
     else:
         hides = best.speedup.low is None or best.speedup.low <= 1.0
-    told = f"Widened: {taken}, and every predicted interval holds all of it."
+    sentence = f"Widened: {lost_time}, and every predicted interval holds all of it."
     if hides:
-        told = f"UNDECIDED: {taken}, which may hide the answer. Repeat when less else runs."
+        sentence = f"UNDECIDED: {lost_time}, which may hide the answer. Repeat when less else runs."
     plain = None if advice.plain is None else widened(advice.plain)
-    return replace(advice, best=best, others=others, plain=plain, untrusted=told)
+    return replace(advice, best=best, others=others, plain=plain, untrusted=sentence)
 
 
 def _name(forecast: CellForecast | None) -> tuple[str, str]:
-    """Of a drafter, with whatever rule and K."""
+    """Return the name of a drafter, with whatever rule and K."""
     return ("", "") if forecast is None else (str(forecast.cell.drafter), forecast.cell.draft)
 
 
@@ -477,27 +485,27 @@ class Check:
 
     @property
     def ratio(self) -> float:
-        """The speedup that was measured; 1 where there is none."""
+        """The measured speedup; 1 where there is none."""
         return 1.0 if self.live is None else self.live["ratio"]
 
     @property
     def within(self) -> bool | None:
-        """Whether prediction and live run have a speedup in common; of times not to be trusted None."""
-        told, live = self.candidate.speedup, self.live
+        """Whether prediction and live run have a speedup in common; None where times are not trusted."""
+        predicted, live = self.candidate.speedup, self.live
         if (
             live is None
             or self.untrusted
             or live["low"] is None
             or live["high"] is None
-            or told.low is None
-            or told.high is None
+            or predicted.low is None
+            or predicted.high is None
         ):
             return None
-        return live["low"] <= told.high and told.low <= live["high"]
+        return live["low"] <= predicted.high and predicted.low <= live["high"]
 
 
 def advised(advice: Advice, checks: Sequence[Check]) -> Check:
-    """What to use: of what was run the fastest without an alarm; ArS where none of it gained."""
+    """Return what to use: the fastest live run without an alarm; ArS where none gained."""
     if not checks:
         return Check(advice.best, None, alarm=False)
     sound = [check for check in checks if not check.alarm]

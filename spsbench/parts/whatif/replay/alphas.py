@@ -73,7 +73,7 @@ def overlaps(
 def _rows(
     text: TargetText, pairs: Mapping[str, Pair], sampling: SamplingParams, ngrams: _Ngrams | None, prompt: int
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Of every draft its name and the warped rows [n, V] of the target and of itself."""
+    """Yield every draft's name and warped rows [n, V], the target's and its own."""
     targets: dict[int, Tensor] = {}  # one that is shared by pairs is read once
     for name, pair in pairs.items():
         if id(pair.target) not in targets:
@@ -113,16 +113,16 @@ class _Ngrams:
                 self._drafters[order, fold] = build_drafter(Spec(order, (("adapt", False),)), context)
 
     def rows(self, order: str, text: TargetText, prompt: int, like: Tensor) -> Tensor:
-        """[n, V] of one of them over a text of a prompt, as warped as the target's rows."""
+        """[n, V] rows of one n-gram model over a prompt's text, warped as the target's rows."""
         drafter = self._drafters[order, prompt % self._folds]
         drafter.begin(text.prompt)
         u = torch.full((1,), 0.5, dtype=torch.float64)  # what is drawn has no effect, its row has
-        found = []
+        rows = []
         for place in range(len(text.tokens)):
             row = drafter.draft([*text.prompt[-1:], *text.tokens[:place]], 1, u).probs
             assert row is not None, "an n-gram draft draws from its row"
-            found.append(row)
-        return torch.cat(found).to(like)
+            rows.append(row)
+        return torch.cat(rows).to(like)
 
 
 ROUNDS, TOKENS = 8, 32
@@ -147,7 +147,9 @@ def draft_costs(
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
     """
-    engines, count, shuffler = _engines(pairs, sampling), rounds or ROUNDS, random.Random(seed)
+    engines = _engines(pairs, sampling)
+    count = rounds or ROUNDS
+    shuffler = random.Random(seed)
     prompts = [shuffler.choice(texts).prompt for _ in range(-1, count)]
     models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
 
@@ -167,7 +169,7 @@ def draft_costs(
 
 
 def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, Engine]:
-    """The target's, and one of every draft."""
+    """Return the target's engine, and one of every draft."""
     first = next(iter(pairs.values()))
     window = first.target.context_window  # no engine here has a fixed shape
     engines = {_TARGET: EngineFactory(first, window).build(Arm("ars", 0, EAGER, "timed", sampling))}
@@ -179,7 +181,7 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
 
 
 def _run_s(made: Generation) -> float:
-    """Seconds of a run of the draft where it drafted, else of the model that wrote the text."""
+    """Return the seconds of a draft's run where it drafted, else of the model that wrote the text."""
     loops = made.loops or []
     drafted = sum(loop.drafted for loop in loops)
     if drafted:

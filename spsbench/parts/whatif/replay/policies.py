@@ -55,25 +55,25 @@ class Policies:
 
     @property
     def rules(self) -> tuple[DraftStopRule, ...]:
-        """Those that end a draft by its rows."""
+        """The rules that end a draft by its rows."""
         return tuple(DraftStopRule(spec) for spec in self.specs if spec.name in _GRIDS)
 
     @property
     def timed(self) -> tuple[tuple[Spec, Spec], ...]:
         """(drafter, policy) whose loops are timed: each policy by name, with the middle of its thresholds."""
-        found = []
+        pairs = []
         for name in dict.fromkeys(spec.name for spec in self.specs):
             own = [spec for spec in self.specs if spec.name == name]
-            found += [(drafter, own[len(own) // 2]) for drafter in self.drafters]
-        return tuple(found)
+            pairs += [(drafter, own[len(own) // 2]) for drafter in self.drafters]
+        return tuple(pairs)
 
     def readers(self, seed: int) -> dict[Spec, StopReader]:
-        """What reads the texts with each drafter."""
+        """Return what reads the texts with each drafter."""
         return {drafter: StopReader(self.rules, seed) for drafter in self.drafters}
 
 
 def policies_of(named: Sequence[Spec], drafters: Sequence[Spec]) -> Policies | None:
-    """The policies that were named, each threshold that was not given over its grid."""
+    """Return the named policies; a threshold that was not given takes each value of its grid."""
     specs = tuple(dict.fromkeys(each for spec in named for each in _expanded(spec)))
     if not specs:
         return None
@@ -95,7 +95,7 @@ def policies_of(named: Sequence[Spec], drafters: Sequence[Spec]) -> Policies | N
 
 
 def same_policy(first: Spec, second: Spec) -> bool:
-    """Whether both say the same, one of them perhaps by default."""
+    """Return whether both are the same policy, perhaps one of them by default."""
     return first.name == second.name and _settled(first) == _settled(second)
 
 
@@ -104,7 +104,7 @@ def _settled(spec: Spec) -> dict[str, object]:
 
 
 def _expanded(spec: Spec) -> Iterable[Spec]:
-    """A policy over the grid of its threshold, unless that was given."""
+    """Return a policy for each threshold of its grid; itself if the threshold was given."""
     _settled(spec)
     if spec.name not in POLICIES:
         raise UsageError(
@@ -183,10 +183,12 @@ class Curve:
 
 
 def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -> Curve:
-    """What policies would give, from the texts that a reader has read in a study with every K from 1 on."""
+    """Predict policies from the texts that a reader has read in a study with every K from 1 on."""
     own = {one.cell.k: one.timed for one in study.forecasts if one.cell.drafter == drafter}
     fixed = {each: timed for each, timed in sorted(own.items()) if timed is not None}
-    k, texts, ars = max(own), study.written.texts, study.ars
+    k = max(own)
+    texts = study.written.texts
+    ars = study.ars
     costs = loop_costs([ars.times, *(each.times for each in fixed.values())]) if ars and fixed else None
     works = {spec: _works(spec, texts, reader, k) for spec in policies.specs}
     oracle = _oracle(texts, reader, costs, k)
@@ -208,8 +210,8 @@ def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -
         predicted, ms = None, None
         if costs is not None and ars is not None:
             more = None if policy is None else beyond.get(policy.name)
-            taken = own.per_token(costs, more)
-            predicted = Predicted(interval_of(1e3 * taken), interval_of(ars.per_token() / taken))
+            seconds = own.per_token(costs, more)
+            predicted = Predicted(interval_of(1e3 * seconds), interval_of(ars.per_token() / seconds))
             ms = Bounds(*(1e3 * each.estimate(costs, more) for each in (low, high)))
         return PolicyCell(
             policy,
@@ -253,7 +255,7 @@ class _Judge:
     judging: list[int]
 
     def best(self, works: dict[Spec, Work], beyond: Floats | None) -> Choice:
-        """Of one policy's thresholds."""
+        """Return the cell of a policy's best threshold."""
         policy = min(works, key=lambda spec: works[spec].part(self.choosing).estimate(self.costs, beyond))
         fixed_k = min(self.fixed, key=lambda k: self.fixed[k].part(self.choosing).mean_s())
         own = works[policy].part(self.judging).per_token(self.costs, beyond)
@@ -266,10 +268,10 @@ class _Judge:
 
 
 def _works(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:
-    """A policy's work: with what was sampled, and at both bounds."""
+    """Return a policy's work: with what was sampled, and at both bounds."""
     rules = [rule.spec for rule in reader.rules]
-    found = [_of_text(spec, text, rules.index(spec) if spec in rules else None, k) for text in reader.texts]
-    return [drafted_work(texts, own, k) for own in zip(*found, strict=True)]
+    works = [_of_text(spec, text, rules.index(spec) if spec in rules else None, k) for text in reader.texts]
+    return [drafted_work(texts, own, k) for own in zip(*works, strict=True)]
 
 
 def _of_text(spec: Spec, text: DraftedText, rule: int | None, k: int) -> tuple[DraftedLoops, ...]:
@@ -286,12 +288,12 @@ def _of_text(spec: Spec, text: DraftedText, rule: int | None, k: int) -> tuple[D
 
 
 def _oracle(texts: Sequence[TargetText], reader: StopReader, costs: LoopCosts | None, k: int) -> Work:
-    found = []
+    loops = []
     for text, read in zip(texts, reader.texts, strict=True):
         ends = fixed_loops(read.accepted, k)[0].ends[0]
         chosen = np.tile(np.arange(k + 1), (len(ends), 1))
         if costs is not None:
             contexts = len(text.prompt) + np.arange(float(len(ends)))
             chosen, _ = fastest_drafts(ends, costs.at(contexts))
-        found.append(drafted_loops(*oracle_loops(ends, chosen), COLD))
-    return drafted_work(texts, found, k)
+        loops.append(drafted_loops(*oracle_loops(ends, chosen), COLD))
+    return drafted_work(texts, loops, k)

@@ -66,7 +66,7 @@ class Work:
     texts: tuple[TextWork, ...] = ()
 
     def part(self, prompts: Sequence[int]) -> Work:
-        """Of some of the prompts, by their numbers."""
+        """Return the work of some of the prompts, by their numbers."""
         places = {prompt: place for place, prompt in enumerate(prompts)}
         texts = tuple(
             replace(text, prompt=places[text.prompt]) for text in self.texts if text.prompt in places
@@ -91,7 +91,7 @@ class Work:
         return self._per_token(costs, beyond, resampled(len(self.tokens), PROMPTS))
 
     def estimate(self, costs: LoopCosts, beyond: Floats | None = None) -> float:
-        """The first of ``per_token``."""
+        """Return the first value of ``per_token``."""
         return float(self._per_token(costs, beyond, np.ones((1, len(self.tokens))))[0])
 
     def _per_token(self, costs: LoopCosts, beyond: Floats | None, counts: Floats) -> Floats:
@@ -100,16 +100,17 @@ class Work:
         seconds += (costs.cold * np.tensordot(counts, self.first, 1)).sum((1, 2))
         if beyond is not None:
             seconds = seconds + beyond * (counts @ self.loops.sum(1))
-        found: Floats = seconds / (counts @ self.tokens)
-        return found
+        seconds_per_token: Floats = seconds / (counts @ self.tokens)
+        return seconds_per_token
 
 
 def work_of(texts: Sequence[TargetText], laws: Sequence[TextLoops] | None = None) -> Work:
-    """Of loops of a fixed K over texts; of ArS, a loop a token, without laws."""
+    """Return the work of loops with a fixed K over texts; without laws of ArS, one token a loop."""
     names = list(dict.fromkeys(text.name for text in texts))
     drafted, each = [], []
     for number, text in enumerate(texts):
-        n, law = len(text.tokens), None if laws is None else laws[number]
+        n = len(text.tokens)
+        law = None if laws is None else laws[number]
         starts = np.ones(n) if law is None else law.starts[0]
         first = (np.arange(COLD) < n).astype(np.float64) if law is None else law.begun(COLD)
         counts = np.eye(n + 1)[n] if law is None else law.counts
@@ -120,12 +121,13 @@ def work_of(texts: Sequence[TargetText], laws: Sequence[TextLoops] | None = None
 
 
 def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k: int) -> Work:
-    """Of loops over texts that draft 0 to K tokens."""
+    """Return the work of loops over texts that draft 0 to K tokens."""
     names = list(dict.fromkeys(text.name for text in texts))
     tokens, loops, contexts = np.zeros(len(names)), *np.zeros((2, len(names), k + 1))
     first = np.zeros((len(names), COLD, k + 1))
     for text, own in zip(texts, drafted, strict=True):
-        prompt, width = names.index(text.name), own.loops.shape[1]
+        prompt = names.index(text.name)
+        width = own.loops.shape[1]
         tokens[prompt] += len(text.tokens)
         loops[prompt, :width] += own.loops.sum(0)
         contexts[prompt, :width] += (len(text.prompt) + np.arange(len(text.tokens))) @ own.loops
@@ -134,7 +136,7 @@ def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k
 
 
 def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLoops], rule: str) -> Cell:
-    """One cell, of its work and the laws of its loops over the same texts."""
+    """Return one cell, from its work and the laws of its loops over the same texts."""
     emitted = np.sum([law.emitted() for law in laws], axis=0)
     counts = np.zeros(max(len(text.counts) for text in work.texts))
     for text in work.texts:
@@ -142,12 +144,13 @@ def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLo
     below = np.cumsum(counts) / counts.sum()
     loops = tuple(int(np.searchsorted(below, share - 1e-12)) for share in (0.5, 0.9, 0.99))
     name = name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
-    shares, tokens = emitted / emitted.sum(), work.tokens_per_loop
+    shares = emitted / emitted.sum()
+    tokens = work.tokens_per_loop
     return Cell(name, drafter, draft, len(emitted) - 1, tokens, shares, loops, rule)
 
 
 def interval_of(values: Floats) -> Interval:
-    """Of an estimate and what resamples gave in its place."""
+    """Return the interval of an estimate, from the estimate and its resampled values."""
     low, high = np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(values[0]), float(low), float(high))
 
@@ -168,7 +171,7 @@ class Timed:
     times: LoopTimes
 
     def part(self, prompts: Sequence[int]) -> Timed:
-        """Of some of the prompts, by their numbers."""
+        """Return the sequences of some of the prompts, by their numbers."""
         return Timed(self.work.part(prompts), self.times)
 
     def per_token(self) -> Floats:
@@ -180,7 +183,7 @@ class Timed:
         return self.work.estimate(self.times.costs)
 
     def quantile_s(self, share: float) -> float:
-        """Seconds that so large a share of the sequences stays below."""
+        """Return the seconds below which so large a share of the sequences stays."""
         costs = self.times.costs
         extra = np.concatenate([[0.0], np.cumsum(costs.cold[0, :, 0])])
         seconds = []
@@ -188,7 +191,8 @@ class Timed:
             loops = np.arange(len(text.counts))
             a_loop = costs.at_zero[0, 0] + costs.slope[0, 0] * text.context
             seconds.append(loops * a_loop + extra[np.minimum(loops, COLD)])
-        every, weights = np.concatenate(seconds), np.concatenate([text.counts for text in self.work.texts])
+        every = np.concatenate(seconds)
+        weights = np.concatenate([text.counts for text in self.work.texts])
         order = np.argsort(every)
         below = np.cumsum(weights[order]) / weights.sum()
         place = int(np.searchsorted(below, share - 1e-12))
@@ -206,7 +210,7 @@ class Even:
 
 
 def break_even(own: Timed, ars: Timed, k: int) -> Even:
-    """Of a cell with lookahead K."""
+    """Return the break-even point of a cell with lookahead K."""
     step = ars.mean_s()
     tokens = float(own.work.tokens.sum() / own.work.loops.sum())
     cost = own.mean_s() * tokens / step
@@ -220,5 +224,5 @@ def predict(own: Timed, ars: Timed) -> Predicted:
 
 
 def faster(slow: Timed, fast: Timed) -> Interval:
-    """How many times one's time per token the other's is, of the same prompts and rounds."""
+    """Return how many times one's time per token the other's is, over the same prompts and rounds."""
     return interval_of(slow.per_token() / fast.per_token())

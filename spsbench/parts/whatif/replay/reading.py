@@ -39,12 +39,12 @@ from spsbench.stats import ALARM
 
 
 def model_bytes(model: CausalLM, tokens: int) -> int:
-    """A model's weights, and its keys and values of so many tokens."""
+    """Return the bytes of a model's weights, and of its keys and values for so many tokens."""
     return model.forward_bytes() + (model.kv_bytes_per_token or 0) * tokens
 
 
 def drafter_bytes(drafter: Drafter, tokens: int) -> int:
-    """What a drafter holds beside the target, with so many tokens; 0 for one that runs no model.
+    """Return what a drafter holds beside the target, with so many tokens; 0 for one that runs no model.
 
     One that runs the target's own layers counts as if it had a copy of them: over ONNX Runtime it has.
     """
@@ -73,7 +73,7 @@ class TextTree:
         self._drafter.begin(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Read what is pending with as many rows after it as each depth has nodes to expand."""
+        """Read what is pending, with as many rows after it as each depth has nodes to expand."""
         pending = list(tokens[self.model.length :])
         for count in self._tree.rows:
             block = torch.tensor([*pending, *pending[-1:] * (count - 1)], device=u.device)
@@ -87,17 +87,21 @@ class TextTree:
 
     def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
         """See ``forced.forced``: [n, depth] chances that the text's token stands at each depth."""
-        n, ids, shape = len(text.tokens), text.ids, self._tree.shape
+        n = len(text.tokens)
+        ids = text.ids
+        shape = self._tree.shape
         self.model.begin(text.prompt)
         p = rows.on_host(rows.warped(self.model.score(ids[-n - 1 : -1], last=n), self._sampling))
-        random, most = np.random.default_rng(text.tokens), max(shape.branching)
+        random = np.random.default_rng(text.tokens)
+        most = max(shape.branching)
         chances = [self._chances(p[t], text, t, most, random) for t in range(n)]
         return ForcedDrafts(by_depth(np.array(chances), shape.branching), np.full(n, shape.depth(0)))
 
     def _chances(
         self, p: HostRow, text: ForcedText, t: int, most: int, random: np.random.Generator
     ) -> Floats:
-        token, siblings = text.tokens[t], self._tree.siblings
+        token = text.tokens[t]
+        siblings = self._tree.siblings
         if siblings == TOP:
             return top_siblings(p, token, most)
         assert text.target_rows is not None, "no rows of the target"
@@ -119,16 +123,16 @@ class Replayed:
     proposers: list[Integers] = field(default_factory=list)
 
     def loops(self, k: int, rule: str = MODIFIED_REJECTION) -> Iterator[TextLoops]:
-        """The law of the loops over each text."""
+        """Return the law of the loops over each text."""
         for ratios, drafted in self.forced:
             yield loops_over(stopped(ratios[:, :k], drafted), block=rule == BLOCK)
 
     def shares(self, laws: Sequence[TextLoops], k: int) -> Floats:
         """[members, K+1] shares of the loops for which a member drafts so many tokens."""
-        found = np.zeros((max(int(own.max()) for own in self.proposers) + 1, k + 1))
+        counts = np.zeros((max(int(own.max()) for own in self.proposers) + 1, k + 1))
         for (_, drafted), proposers, law in zip(self.forced, self.proposers, laws, strict=True):
-            np.add.at(found, (proposers, np.minimum(drafted, k)), law.starts[0])
-        shares: Floats = found / found.sum()
+            np.add.at(counts, (proposers, np.minimum(drafted, k)), law.starts[0])
+        shares: Floats = counts / counts.sum()
         return shares
 
 
@@ -149,7 +153,10 @@ class TextReader:
         readers: Readers = NO_READERS,
         building: Callable[[Spec], None] = lambda spec: None,
     ) -> None:
-        self.pair, self.sampling, self._k, self._readers = pair, sampling, k, readers
+        self.pair = pair
+        self.sampling = sampling
+        self._k = k
+        self._readers = readers
         self.parts = {spec: parts_of(spec) for spec in drafters}
         needed = dict.fromkeys(part for parts in self.parts.values() for part in parts)
         reads_states = any(HIDDEN in drafter_kind(spec.name).needs_of(spec) for spec in needed)
@@ -176,7 +183,7 @@ class TextReader:
     def read(
         self, text: TargetText, number: int, parts: Sequence[Spec]
     ) -> Iterator[tuple[Spec, ForcedDrafts]]:
-        """What some parts would have proposed over a text, each as soon as it is known."""
+        """Yield what some parts would have proposed over a text, each as soon as it is known."""
         if not parts:
             return
         target, sampling = self.pair.target, self.sampling
@@ -185,33 +192,35 @@ class TextReader:
         if self.states is not None:
             self.target.begin([*text.prompt, *text.tokens])
         log_target: Floats = own_entries(reading.q, reading.tokens).double().log().cpu().numpy()
-        given = ForcedText(
+        forced = ForcedText(
             text.prompt, text.tokens, log_target, self.states, reading.tokens.device, reading.q
         )
         for spec in parts:
-            drafter, reader = self.drafters[spec], self._readers.get(spec)
+            drafter = self.drafters[spec]
+            reader = self._readers.get(spec)
             if reader is None:
-                yield spec, forced_drafts(drafter, given, self._k, str(spec))
+                yield spec, forced_drafts(drafter, forced, self._k, str(spec))
             else:
                 assert isinstance(drafter, ModelDrafter), "its rows are not known"
-                yield spec, reader.forced(drafter, given, reading.q, self._k)
+                yield spec, reader.forced(drafter, forced, reading.q, self._k)
 
     def replayed(
         self, texts: Sequence[TargetText], read: Sequence[Mapping[Spec, ForcedDrafts]]
     ) -> list[Replayed]:
-        """Every drafter over texts."""
-        longest, found = max(text.length for text in texts), []
+        """Return every drafter's replay of the texts."""
+        longest = max(text.length for text in texts)
+        results = []
         for parts in self.parts.values():
             own = Replayed(sum(drafter_bytes(self.drafters[part], longest) for part in parts))
             for of_text in read:
                 proposals, proposers = united([of_text[part] for part in parts])
                 own.forced.append(proposals)
                 own.proposers.append(proposers)
-            found.append(own)
-        return found
+            results.append(own)
+        return results
 
     def require_fitting(self) -> None:
-        """Refuse texts that the target did not write, or not under this sampling: nothing holds for them."""
+        """Refuse texts that the target did not write under this sampling: no prediction holds for them."""
         facts = self._judge.judged()
         if facts["verdict"] == ALARM:
             raise UsageError(

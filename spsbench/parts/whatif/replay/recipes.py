@@ -83,7 +83,7 @@ def _options(forecast: CellForecast) -> Mapping[str, Any]:
 
 
 def can_run(engine: str, forecast: CellForecast) -> bool:
-    """Whether the engine has such a drafter and rule."""
+    """Return whether the engine has such a drafter and rule."""
     _, drafters = FORMATS[engine]
     rules = (MODIFIED_REJECTION, *_RULES.get(engine, ()))
     return forecast.tree is None and forecast.cell.drafter.name in drafters and forecast.cell.rule in rules
@@ -92,13 +92,13 @@ def can_run(engine: str, forecast: CellForecast) -> bool:
 def recipe(
     engine: str, forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule = ()
 ) -> str:
-    """The engine's options for a cell that it can run."""
+    """Return the engine's options for a cell that it can run."""
     writer, _ = FORMATS[engine]
     return writer(forecast, draft, sampling, by_batch)
 
 
 def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedule:
-    """The fastest K of each batch size of which ``spsbench bench --batch --json`` timed the forwards.
+    """Return the fastest K of each batch size whose forwards ``spsbench bench --batch --json`` timed.
 
     Between measured sizes the next smaller one's holds.
 
@@ -127,11 +127,11 @@ def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedu
             f"{path} has no forwards for K = {ks}.", flag="--times", remedy="Give bench --k."
         )
     sizes = sorted(best)
-    found: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, int]] = []
     for size, end in zip(sizes, [*(after - 1 for after in sizes[1:]), sizes[-1]], strict=True):
         _, k = best[size]
-        if found and found[-1][2] == k:
-            found[-1] = found[-1][0], end, k
+        if ranges and ranges[-1][2] == k:
+            ranges[-1] = ranges[-1][0], end, k
         else:
-            found.append((size if found else 1, end, k))
-    return found
+            ranges.append((size if ranges else 1, end, k))
+    return ranges

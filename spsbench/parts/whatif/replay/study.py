@@ -52,29 +52,29 @@ class Sought:
 
     @property
     def name(self) -> str:
-        """Of the drafter, with its draft model where several are compared."""
+        """The drafter's name, with its draft model where several are compared."""
         name = str(self.tree or self.drafter)
         return f"{name} of {self.draft}" if self.draft else name
 
     @property
     def tree(self) -> StaticTree | None:
-        """What it drafts in place of a chain."""
+        """The tree that it drafts in place of a chain."""
         return tree_of(self.drafter)
 
     def cells(self, rules: Sequence[str], ks: Sequence[int]) -> Iterable[tuple[str, int]]:
-        """Every rule and K: of a tree its depth."""
+        """Yield every rule and K; a tree has its depth for K."""
         return product(self.rules or rules, ks if self.tree is None else (self.tree.shape.depth(0),))
 
     @property
     def needs_draft(self) -> bool:
-        """Whether the draft model makes a difference to it."""
+        """Whether the draft model makes a difference to the drafter."""
         return DRAFT in drafter_kind(self.drafter.name).needs_of(self.drafter)
 
     @property
     def models(self) -> dict[str, int]:
-        """Parameters of the models that it runs, by role."""
-        found = {"target": self.pair.target} | ({"draft": self.pair.draft} if self.needs_draft else {})
-        return {role: model.parameters for role, model in found.items()}
+        """Numbers of parameters of the models that it runs, by role."""
+        models_of = {"target": self.pair.target} | ({"draft": self.pair.draft} if self.needs_draft else {})
+        return {role: model.parameters for role, model in models_of.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class CellForecast:
 
     @property
     def name(self) -> str:
-        """Of the drafter, whatever its rule."""
+        """The drafter's name, whatever its rule."""
         return self.cell.name.removesuffix(f", {self.cell.rule}")
 
     @property
     def tree(self) -> StaticTree | None:
-        """What it drafts in place of a chain."""
+        """The tree that it drafts in place of a chain."""
         return tree_of(self.cell.drafter)
 
 
@@ -116,7 +116,7 @@ class Study:
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
     def even(self, one: CellForecast) -> Even | None:
-        """Where a cell would be as fast as ArS; in alpha, which is of modified rejection alone."""
+        """Return where a cell would be as fast as ArS; in alpha, which is that of modified rejection only."""
         if one.cell.rule != MODIFIED_REJECTION:
             return None
         return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.cell.k)
@@ -141,7 +141,7 @@ def read_texts(
     on_stage: Callable[[str], None],
     readers: Readers = NO_READERS,
 ) -> tuple[dict[Sought, Replayed], dict[int, TextReader]]:
-    """Read every text with every drafter, up to K; and the readers, by their pair's identity."""
+    """Read every text with every drafter, up to K; return the readers too, by their pair's identity."""
     drafters = dict.fromkeys(str(each.drafter) for each in sought)
     on_stage(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
     replayed: dict[Sought, Replayed] = {}
@@ -176,12 +176,12 @@ def study(
     """
     replayed, read_by = read_texts(written, sought, max(ks), on_stage, readers)
     keys = [_Key(each, k, rule) for each in replayed for rule, k in each.cells(rules, ks)]
-    taken: _Times = {}
+    times_of: _Times = {}
     adapting: dict[DrafterPolicy, _Key] = {}
     if isinstance(times, Calibration):
         for each in sought:
             times.require_models(each.models)
-        taken = {None: times.ars()} | {
+        times_of = {None: times.ars()} | {
             key: times.loops(key.sought.drafter, key.k, key.sought.tree) for key in keys
         }
     elif times > 0:
@@ -189,11 +189,13 @@ def study(
         if any(each.tree for each in sought):
             named = {str(number): reader for number, reader in enumerate(read_by.values())}
             places = dict(zip(read_by, named, strict=True))
-            ends, judged, rounds = (min(ks), max(ks)), given_by(sought, rules, ks), []
+            ends = (min(ks), max(ks))
+            judged = given_by(sought, rules, ks)
+            rounds = []
             for number in budgeted_rounds(times, LEAST_ROUNDS, math.inf):
                 seed = written.settings.seed + number + 1
-                found = time_round(named, written.texts, ends, seed, judged=judged)
-                rounds += [found] if number >= 0 else []
+                timed = time_round(named, written.texts, ends, seed, judged=judged)
+                rounds += [timed] if number >= 0 else []
 
             def parts_of(each: Sought) -> list[Part]:
                 place = places[id(each.pair)]
@@ -202,9 +204,9 @@ def study(
             return study_of(written, replayed, ks, StepTimes(rounds, ends), parts_of, rules)
         first = {spec: next(each for each in sought if each.drafter == spec) for spec, _ in under}
         adapting = {(spec, policy): _Key(first[spec], max(ks), policy=policy) for spec, policy in under}
-        taken = _rehearsed(written, [*keys, *adapting.values()], times)
-    policy_times = {each: taken[key] for each, key in adapting.items()}
-    return _study(written, replayed, rules, ks, taken, policy_times)
+        times_of = _rehearsed(written, [*keys, *adapting.values()], times)
+    policy_times = {each: times_of[key] for each, key in adapting.items()}
+    return _study(written, replayed, rules, ks, times_of, policy_times)
 
 
 def study_of(
@@ -215,32 +217,32 @@ def study_of(
     parts_of: Callable[[Sought], Sequence[Part]],
     rules: Sequence[str] = (MODIFIED_REJECTION,),
 ) -> Study:
-    """A study of what was read and timed already."""
-    taken: dict[_Key | None, LoopTimes] = {None: steps.ars()}
+    """Return the study of what was read and timed already."""
+    times_of: dict[_Key | None, LoopTimes] = {None: steps.ars()}
     for each, own in replayed.items():
         parts = parts_of(each)
         for rule, k in each.cells(rules, ks):
             if each.tree is not None:
-                taken[_Key(each, k, rule)] = steps.of_tree(parts[0], each.tree, rule)
+                times_of[_Key(each, k, rule)] = steps.of_tree(parts[0], each.tree, rule)
             else:
                 shares = own.shares(list(own.loops(k, rule)), k)
-                taken[_Key(each, k, rule)] = steps.loops(parts, shares, k, rule)
-    return _study(written, replayed, rules, ks, taken, {})
+                times_of[_Key(each, k, rule)] = steps.loops(parts, shares, k, rule)
+    return _study(written, replayed, rules, ks, times_of, {})
 
 
 def given_by(sought: Iterable[Sought], rules: Sequence[str], ks: Sequence[int]) -> list[Given]:
-    """What must be timed of them beside modified rejection of 0 to K tokens.
+    """Return what must be timed of them beside modified rejection of 0 to K tokens.
 
     A tree is timed as a chain of as many tokens: both are one forward of as many rows.
     """
-    found: dict[Given, None] = {}
+    wanted: dict[Given, None] = {}
     for each in sought:
         for rule, k in each.cells(rules, ks):
             if each.tree is not None:
-                found[rule, each.tree.shape.nodes] = None
+                wanted[rule, each.tree.shape.nodes] = None
             elif rule != MODIFIED_REJECTION:
-                found |= dict.fromkeys((rule, given) for given in range(1, k + 1))
-    return [*found]
+                wanted |= dict.fromkeys((rule, count) for count in range(1, k + 1))
+    return [*wanted]
 
 
 def _study(
@@ -252,7 +254,7 @@ def _study(
     policy_times: Mapping[DrafterPolicy, LoopTimes],
 ) -> Study:
     ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
-    found: list[CellForecast] = []
+    forecasts: list[CellForecast] = []
     ran: dict[AsRun, Ran] = {}
     for sought, own in replayed.items():
         # The run's own arms, if they had this draft.
@@ -264,9 +266,10 @@ def _study(
         ran |= as_run
         for rule, k in sought.cells(rules, ks):
             laws = list(own.loops(k, rule))
-            work, key = work_of(written.texts, laws), _Key(sought, k, rule)
+            work = work_of(written.texts, laws)
+            key = _Key(sought, k, rule)
             arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))
-            found.append(
+            forecasts.append(
                 CellForecast(
                     cell(sought.name, sought.drafter, sought.draft, work, laws, rule),
                     Timed(work, taken[key]) if key in taken else None,
@@ -275,11 +278,11 @@ def _study(
                 )
             )
     ars = Timed(work_of(written.texts), taken[None]) if None in taken else None
-    return Study(written, tuple(found), ars, ars_bytes, policy_times, ran)
+    return Study(written, tuple(forecasts), ars, ars_bytes, policy_times, ran)
 
 
 def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Times:
-    """Loops of ArS and of cells, run here in turns."""
+    """Time loops of ArS and of cells, run here in turns."""
     pairs = {id(key.sought.pair): key.sought.pair for key in keys}
     models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
     first = next(iter(pairs.values()))

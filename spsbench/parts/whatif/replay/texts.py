@@ -29,7 +29,7 @@ class TargetText:
 
     @property
     def length(self) -> int:
-        """Tokens of both."""
+        """Number of tokens of prompt and output."""
         return len(self.prompt) + len(self.tokens)
 
 
@@ -60,17 +60,17 @@ class Written:
 
     @property
     def tokens(self) -> int:
-        """Of all texts."""
+        """Number of tokens of all texts."""
         return sum(len(text.tokens) for text in self.texts)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest text and its prompt."""
+        """Number of tokens of the longest prompt with its text."""
         return max(text.length for text in self.texts)
 
 
 def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_TOKENS) -> Written:
-    """The ArS sequences of a run."""
+    """Return the ArS sequences of a run."""
     with RunStore.open(directory) as store:
         info = store.run_info()
         arm = _arm(directory, store.arms(), sampling)
@@ -97,7 +97,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
             flag="RUN",
             remedy="Replay a run without penalties, bans and min-p.",
         )
-    found = Written(
+    written = Written(
         directory,
         MaterialSettings.of(resolve({}, directory / "config.yaml")),
         str(info["task_label"]),
@@ -107,14 +107,14 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         info["identity"]["pair"],
         ran,
     )
-    _require_enough(found, "RUN", "Continue it with a larger --limit.", fewest)
-    return found
+    _require_enough(written, "RUN", "Continue it with a larger --limit.", fewest)
+    return written
 
 
 def texts_in(path: Path, reader: Reader, settings: MaterialSettings) -> Written:
-    """The texts of a file that another engine wrote; each under the number of its prompt, from 1."""
-    found = list(reader.read(path))
-    samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
+    """Return the texts of a file that another engine wrote, each by the number of its prompt, from 1."""
+    readings = list(reader.read(path))
+    samplings = list(dict.fromkeys(text.sampling for text in readings)) or [reader.sampling]
     if len(samplings) > 1:
         raise UsageError(
             f"{path} has texts of several samplings: {', '.join(each.described for each in samplings)}.",
@@ -123,7 +123,7 @@ def texts_in(path: Path, reader: Reader, settings: MaterialSettings) -> Written:
         )
     by_prompt: dict[tuple[int, ...], list[TargetText]] = {}
     texts = []
-    for text in found:
+    for text in readings:
         own = by_prompt.setdefault(text.prompt, [])
         name = own[0].name if own else str(len(by_prompt))
         own.append(TargetText(name, len(own), text.prompt, text.completion, text.category))

@@ -50,7 +50,7 @@ PROMPTS, ROUNDS = 1, 2
 
 
 def resampled(size: int, stream: int) -> Floats:
-    """[1 + RESAMPLES, size] how often each of some counts: once, then drawn with replacement."""
+    """[1 + RESAMPLES, size] how often each of ``size`` items counts: once, then drawn with replacement."""
     drawn = np.random.default_rng([SEED, stream]).integers(0, size, (RESAMPLES, size))
     counts = np.zeros((RESAMPLES, size))
     np.add.at(counts, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
@@ -72,8 +72,8 @@ class LoopCosts:
 
     def at(self, contexts: Floats) -> Floats:
         """[n, D] seconds, as measured, of loops after contexts [n] of so many tokens."""
-        found: Floats = self.at_zero[0] + contexts[:, None] * self.slope[0]
-        return found
+        seconds: Floats = self.at_zero[0] + contexts[:, None] * self.slope[0]
+        return seconds
 
     def beyond(self, times: LoopTimes) -> Floats:
         """[1 + RESAMPLES] seconds that a policy's loop takes beyond one of a fixed K that drafts as many."""
@@ -81,8 +81,8 @@ class LoopCosts:
         counts = resampled(times.count, ROUNDS)
         weights = counts[:, times.rounds.astype(np.int64)] * (times.places >= COLD)
         expected = self.at_zero[:, drafted] + self.slope[:, drafted] * times.contexts
-        found: Floats = (weights * (times.seconds - expected)).sum(1) / weights.sum(1)
-        return found
+        seconds: Floats = (weights * (times.seconds - expected)).sum(1) / weights.sum(1)
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ class LoopTimes:
 
     @classmethod
     def one_a_round(cls, context: float, verifying: Floats, drafting: Floats, drafted: float) -> LoopTimes:
-        """Of a loop in each round, none of them cold."""
-        same, rounds = np.ones(len(verifying)), np.arange(len(verifying), dtype=np.float64)
+        """Return the times of one loop a round, none of them cold."""
+        same = np.ones(len(verifying))
+        rounds = np.arange(len(verifying), dtype=np.float64)
         return cls(rounds, COLD * same, context * same, verifying + drafting, drafting, drafted * same)
 
     @property
@@ -117,16 +118,17 @@ class LoopTimes:
 
     @cached_property
     def costs(self) -> LoopCosts:
-        """What they say of a loop, with D = 1."""
+        """The costs of a loop according to these times, with D = 1."""
         return self.fitted(resampled(self.count, ROUNDS))
 
     def fitted(self, counts: Floats) -> LoopCosts:
-        """A line in the context through the warm loops, by least squares, and what cold ones take beyond it.
+        """Fit a line in the context to the warm loops by least squares, and the extra time of cold ones.
 
         Args:
             counts: [m, rounds] how often each round counts.
         """
-        rounds, centre = self.rounds.astype(np.int64), float(self.contexts.mean())
+        rounds = self.rounds.astype(np.int64)
+        centre = float(self.contexts.mean())
         x, y = self.contexts - centre, self.seconds
 
         def sums(of: npt.NDArray[np.bool_], values: Floats) -> Floats:
@@ -151,7 +153,9 @@ class LoopTimes:
 
 
 def loop_costs(times: Sequence[LoopTimes]) -> LoopCosts:
-    """Of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K tokens."""
+    """Return the costs of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K
+    tokens.
+    """
     costs = [(each.costs.at_zero, each.costs.slope, each.costs.cold) for each in times]
     return LoopCosts(*(np.concatenate(parts, axis=-1) for parts in zip(*costs, strict=True)))
 
@@ -167,33 +171,35 @@ def rehearse(
     seed: int = 0,
     least_rounds: int = LEAST_ROUNDS,
 ) -> dict[Cell, LoopTimes]:
-    """Run some loops of every cell after prefixes of the texts, in turns and reshuffled each round.
+    """Time loops of every cell after prefixes of the texts, in turns, reshuffled each round.
 
     Args:
         budget_s: seconds after which no further round begins, if ``least_rounds`` are done.
     """
-    shuffler, order = random.Random(seed), list(engines)
-    found: dict[Cell, list[tuple[float, ...]]] = {name: [] for name in engines}
+    shuffler = random.Random(seed)
+    order = list(engines)
+    loops_of: dict[Cell, list[tuple[float, ...]]] = {name: [] for name in engines}
     for number in budgeted_rounds(budget_s, least_rounds, math.inf):
         text = shuffler.choice(texts)
         prompt = (*text.prompt, *text.tokens[: shuffler.randrange(len(text.tokens))])
         shuffler.shuffle(order)
         for name in order:
-            asked = max(_LOOPS * most_tokens[name], _LEAST_TOKENS)
-            limit = max(1, min(asked, room(prompt) - most_tokens[name]))
+            most_new = max(_LOOPS * most_tokens[name], _LEAST_TOKENS)
+            limit = max(1, min(most_new, room(prompt) - most_tokens[name]))
             request = Request(prompt, limit, (), sampling, seed=seed + number, fixed_length=True)
             generation = engines[name].generate(request)
             context = len(prompt)
             for place, loop in enumerate(generation.loops or ()):
                 if number >= 0:
                     drafting = loop.draft_s or 0.0
-                    found[name].append((number, place, context, loop.loop_s, drafting, loop.drafted))
+                    loops_of[name].append((number, place, context, loop.loop_s, drafting, loop.drafted))
                 context += loop.emitted
             between(request, generation)
-    return {name: LoopTimes(*np.array(loops).T) for name, loops in found.items()}
+    return {name: LoopTimes(*np.array(loops).T) for name, loops in loops_of.items()}
 
 
-_FLAG, _REMEDY = "--times", "Give what `spsbench bench --json` printed for these models, with every K."
+_FLAG = "--times"
+_REMEDY = "Give what `spsbench bench --json` printed for these models, with every K."
 
 
 class _Model(BaseModel):
@@ -236,7 +242,7 @@ class Calibration:
         return LoopTimes.one_a_round(self.context, step, np.zeros_like(step), 0)
 
     def loops(self, drafter: Spec, k: int, tree: StaticTree | None = None) -> LoopTimes:
-        """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
+        """Return the times of SpS: the target's forward of K+1 tokens, and the draft's forwards.
 
         Of a tree: a forward of its nodes and one token, and the draft's of the nodes of each depth.
         """
@@ -249,7 +255,7 @@ class Calibration:
         return LoopTimes.one_a_round(self.context, verifying, drafting, tree.shape.nodes)
 
     def require_covered(self, drafter: Spec) -> None:
-        """Refuse a drafter of whose work the file says nothing."""
+        """Refuse a drafter whose work the file does not cover."""
         if drafter.name == "union" or drafter_kind(drafter.name).needs_of(drafter) - {DRAFT}:
             raise UsageError(
                 f"{self.path} has no times of {drafter}.",
@@ -268,29 +274,30 @@ class Calibration:
                 )
 
     def _forward(self, role: str, rows: int) -> Floats:
-        found = self.seconds[role].get(rows)
-        if found is None:
+        seconds = self.seconds[role].get(rows)
+        if seconds is None:
             have = ", ".join(map(str, sorted(self.seconds[role])))
             raise UsageError(
                 f"{self.path} has times of the {role} for {have} tokens at once, and not for {rows}.",
                 flag=_FLAG,
                 remedy=_REMEDY,
             )
-        return found
+        return seconds
 
 
 def read_times(path: Path) -> Calibration:
     """Read what ``bench --json`` printed."""
     seconds: dict[str, dict[int, Floats]] = {}
     try:
-        found = _Bench.model_validate_json(path.read_text(encoding="utf-8-sig"))
+        bench = _Bench.model_validate_json(path.read_text(encoding="utf-8-sig"))
         for role in ("target", "draft"):
-            rows, taken = found.rounds[role].rows, np.array(found.rounds[role].seconds, dtype=np.float64)
-            if taken.ndim != 2 or taken.shape[1] != len(rows):
+            rows = bench.rounds[role].rows
+            columns = np.array(bench.rounds[role].seconds, dtype=np.float64)
+            if columns.ndim != 2 or columns.shape[1] != len(rows):
                 raise ValueError("a round has not one time for each number of rows")
-            if not (np.isfinite(taken) & (taken > 0)).all():
+            if not (np.isfinite(columns) & (columns > 0)).all():
                 raise ValueError("a time is not above 0")
-            seconds[role] = dict(zip(rows, taken.T, strict=True))
+            seconds[role] = dict(zip(rows, columns.T, strict=True))
     except OSError as error:
         raise UnavailableError(
             f"{path} cannot be read: {error.strerror}.", flag=_FLAG, remedy=_REMEDY
@@ -301,9 +308,9 @@ def read_times(path: Path) -> Calibration:
     rounds = min(len(times) for own in seconds.values() for times in own.values())
     return Calibration(
         path,
-        f"{found.target.name} and {found.draft.name} on {found.device}",
-        {"target": found.target.parameters, "draft": found.draft.parameters},
-        found.context,
+        f"{bench.target.name} and {bench.draft.name} on {bench.device}",
+        {"target": bench.target.parameters, "draft": bench.draft.parameters},
+        bench.context,
         {role: {n: times[:rounds] for n, times in own.items()} for role, own in seconds.items()},
     )
 
@@ -351,7 +358,9 @@ class StepTimes:
     def loops(
         self, parts: Sequence[Part], shares: Floats, k: int, rule: str = MODIFIED_REJECTION
     ) -> LoopTimes:
-        """Of SpS, whose parts draft so many tokens in these shares [parts, K+1] of the loops."""
+        """Return the times of SpS, whose parts draft so many tokens in these shares [parts, K+1] of the
+        loops.
+        """
         drafting = np.zeros(len(self.rounds))
         for part, share in zip(parts, shares.sum(1), strict=False):
             ends = np.array([each.drafting[part] for each in self.rounds])
@@ -361,7 +370,7 @@ class StepTimes:
         return self._loops(shares, drafting, rule)
 
     def of_tree(self, part: Part, tree: StaticTree, rule: str) -> LoopTimes:
-        """Of a tree, whose part was timed with its own rows, whatever K."""
+        """Return the times of a tree, whose part was timed with its own rows, whatever K."""
         drafting = np.array([each.drafting[part][0] for each in self.rounds])
         verifying = np.array([each.judged[rule, tree.shape.nodes] for each in self.rounds])
         return LoopTimes.one_a_round(self._context, verifying, drafting, tree.shape.nodes)
@@ -371,13 +380,14 @@ class StepTimes:
         return float(np.mean([each.context for each in self.rounds]))
 
     def _loops(self, shares: Floats, drafting: Floats, rule: str = MODIFIED_REJECTION) -> LoopTimes:
-        """Prefixes are drawn evenly from the tokens of all texts, so that their mean is that of the texts.
+        """Return loop times after prefixes drawn evenly from the tokens of all texts, whose mean is then the
+        texts'.
 
         A few rounds are no ground for a slope in the context.
         """
         drafts = shares.sum(0)
         by_count = [
-            [each.judged.get((rule, given), each.verifying[given]) for given in range(len(drafts))]
+            [each.judged.get((rule, count), each.verifying[count]) for count in range(len(drafts))]
             for each in self.rounds
         ]
         drafted = float(drafts @ np.arange(len(drafts)))
@@ -391,14 +401,14 @@ class _CertainDrafter:
         self._tokens = tokens
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """What was given."""
+        """Return the given draft."""
         return Draft(self._tokens, None)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
 
 @torch.inference_mode()
@@ -411,7 +421,8 @@ def time_round(
     judged: Sequence[Given] = (),
 ) -> Round:
     """Time each part once more, in shuffled order, after a prefix of some text."""
-    shuffler, given = random.Random(seed), [(MODIFIED_REJECTION, count) for count in range(ks[1] + 1)]
+    shuffler = random.Random(seed)
+    plain = [(MODIFIED_REJECTION, count) for count in range(ks[1] + 1)]
     most = max(ks[1], *(count for _, count in judged), 0)
     models = [model for reader in readers.values() for model in (reader.pair.target, reader.pair.draft)]
     ahead = most + 2 * _REPEATS
@@ -422,7 +433,7 @@ def time_round(
     place = max(len(text.prompt) + shuffler.randint(0, last), 2)
     ids = [*text.prompt, *text.tokens]
     ids += ids[-1:] * (place + ahead - len(ids))
-    verifying = _verifying(next(iter(readers.values())), ids, place, [*given, *judged], shuffler)
+    verifying = _verifying(next(iter(readers.values())), ids, place, [*plain, *judged], shuffler)
     on_part()
     parts = [(Part(name, spec), reader) for name, reader in readers.items() for spec in reader.drafters]
     shuffler.shuffle(parts)
@@ -431,19 +442,25 @@ def time_round(
         drafting[part] = _drafting(reader, reader.drafters[part.drafter], ids, place, ks)
         on_part()
     others = {each: verifying[each] for each in judged}
-    return Round(place, [verifying[each] for each in given], drafting, others)
+    return Round(place, [verifying[each] for each in plain], drafting, others)
 
 
 def _verifying(
     reader: TextReader, ids: Sequence[int], place: int, all_given: Sequence[Given], shuffler: random.Random
 ) -> dict[Given, float]:
-    """See ``Round``; the loops are the real ones, whose tests of the given tokens may fail."""
-    target, device, sampling = reader.target, reader.pair.device, reader.sampling
+    """Time the target's verification, see ``Round``, in real loops, whose tests of the given tokens may
+    fail.
+    """
+    target = reader.target
+    device = reader.pair.device
+    sampling = reader.sampling
     prefix = ids[:place]
     seconds: dict[Given, list[float]] = {each: [] for each in all_given}
     accept = {rule: build_rule(Spec(rule)).accept for rule, _ in all_given}
-    uniforms, watch = UniformStream(shuffler.randrange(2**31), device), Stopwatch(SystemClock())
-    pending, order = target.begin(prefix), [*all_given] * (_REPEATS + 1)
+    uniforms = UniformStream(shuffler.randrange(2**31), device)
+    watch = Stopwatch(SystemClock())
+    pending = target.begin(prefix)
+    order = [*all_given] * (_REPEATS + 1)
     shuffler.shuffle(order)
     for rule, given in order:
         tokens = torch.tensor(ids[place : place + given], dtype=torch.int64, device=device)
@@ -472,8 +489,10 @@ def _verifying(
 def _drafting(
     reader: TextReader, drafter: Drafter, ids: Sequence[int], place: int, ks: tuple[int, int]
 ) -> list[float]:
-    """See ``Round``; the target runs between two drafts, as in a loop, and none of them is accepted."""
-    target, device, states = reader.target, reader.pair.device, reader.states
+    """Time drafts, see ``Round``; the target runs between two drafts, as in a loop, and none is accepted."""
+    target = reader.target
+    device = reader.pair.device
+    states = reader.states
     u = torch.full((ks[1],), 0.5, device=device)
     target.begin(ids[: place + 2 * _REPEATS])
     if states is not None:

@@ -42,12 +42,12 @@ class StaticTree:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """[depth] rows of each forward of the draft: the nodes whose children are wanted."""
+        """[depth] number of rows of each forward of the draft: the nodes whose children are wanted."""
         return tuple(accumulate(self.shape.branching[:-1], mul, initial=1))
 
 
 def tree_of(spec: Spec) -> StaticTree | None:
-    """The tree of a drafter that has one."""
+    """Return the tree of a drafter that has one."""
     options = dict(spec.options)
     if TREE not in options:
         return None
@@ -59,7 +59,7 @@ def tree_of(spec: Spec) -> StaticTree | None:
 
 
 def shapes_of(text: str | None) -> list[Shape]:
-    """``chain+4,2,1+2,2`` as static trees, each once; chains are replayed in any case."""
+    """Read ``chain+4,2,1+2,2`` as static trees, each once; chains are replayed in any case."""
     parts = [] if text is None else text.split("+")
     shapes = [shape for part in parts if (shape := shape_of(part, _FLAG)) is not None]
     for shape in shapes:
@@ -75,7 +75,7 @@ def shapes_of(text: str | None) -> list[Shape]:
 def trees_of(
     drafters: Sequence[Spec], shapes: Sequence[Shape], rules: Sequence[str]
 ) -> dict[Spec, tuple[str, ...]]:
-    """The trees of those drafters that have one over a text, each with its rules.
+    """Return the trees of the drafters that have one, each with the rules whose law over a text is known.
 
     Raises:
         UsageError: no drafter has one, or a rule's law over a text is not known for its siblings.
@@ -87,7 +87,7 @@ def trees_of(
                 flag="--drafter",
                 remedy=f"Leave it out there, and give --tree {','.join(map(str, own.branching or (own,)))}.",
             )
-    found: dict[Spec, tuple[str, ...]] = {}
+    rules_of: dict[Spec, tuple[str, ...]] = {}
     for drafter in (each for each in drafters if each.name in _DRAFTERS):
         options = dict(drafter.options)
         named = options.pop(_SIBLINGS, None)
@@ -101,11 +101,11 @@ def trees_of(
                         remedy=f"Choose {RECURSIVE}, or siblings={_USUAL[rule]}.",
                     )
                 tree = StaticTree(replace(drafter, options=tuple(options.items())), shape, siblings)
-                found[tree.spec] = (*found.get(tree.spec, ()), rule)
-    if shapes and not found:
+                rules_of[tree.spec] = (*rules_of.get(tree.spec, ()), rule)
+    if shapes and not rules_of:
         raise UsageError(
             f"no tree of {', '.join(map(str, drafters))} can be replayed.",
             flag=_FLAG,
             remedy=f"Add --drafter {_DRAFTERS[0]}: a text gives the rows of {', '.join(_DRAFTERS)}.",
         )
-    return found
+    return rules_of

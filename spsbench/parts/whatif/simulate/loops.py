@@ -128,14 +128,14 @@ class Sampler:
         return FAULTS[self.fault].rule if self.fault in FAULTS else build_rule(self.rule).accept
 
     def drafter(self, draft: ChainModel) -> Drafter:
-        """A new one."""
+        """Return a new drafter."""
         if self.tree is None:
             return ModelDrafter(draft, self.sampling, CPU)
         kind = FAULTS[self.fault].drafter if self.fault in FAULTS else ModelTreeDrafter
         return kind(ChainTree(draft), self.sampling, self.tree, self.siblings)
 
     def nodes(self, k: int) -> int:
-        """The most tokens of a draft."""
+        """Return the most tokens of a draft."""
         return k if self.tree is None else self.tree.nodes
 
 
@@ -158,12 +158,16 @@ def exact(tables: Tables, text: Floats, k: int, sampler: Sampler) -> Exact | Non
     Args:
         text: [S] share of the positions of a target's text after each context.
     """
-    size, count, nodes = tables.vocab_size, tables.contexts.count, sampler.nodes(k)
+    size = tables.vocab_size
+    count = tables.contexts.count
+    nodes = sampler.nodes(k)
     many = size > 4 or size**nodes * count > MOST_EXACT
     if many or (sampler.fault is not None and sampler.fault not in FAULTS):
         return None
     target, draft = (ChainModel(tables.contexts, rows) for rows in (tables.target, tables.draft))
-    ends, best, apart = np.zeros((count, count)), np.zeros(count), 0.0
+    ends = np.zeros((count, count))
+    best = np.zeros(count)
+    apart = 0.0
     lengths = np.zeros(count)
     make = partial(sampler.drafter, draft)
     for begin in range(count):
@@ -211,15 +215,13 @@ def simulate(
             # Of the seed, S, K and the sequence's number alone.
             generator = np.random.default_rng([sampler.seed, len(starts), k, number])
             begin = int(generator.choice(len(starts), p=starts))
-            uniforms, prompt = (
-                UniformStream(int(generator.integers(2**63)), CPU),
-                tables.contexts.tokens_of(begin),
-            )
-            given = (drafter, prompt, sampler.nodes(k), sampler.sampling, uniforms)
+            uniforms = UniformStream(int(generator.integers(2**63)), CPU)
+            prompt = tables.contexts.tokens_of(begin)
+            arguments = (drafter, prompt, sampler.nodes(k), sampler.sampling, uniforms)
             if sampler.tree is None:
-                loops = start(target, *given, accept)
+                loops = start(target, *arguments, accept)
             else:
-                loops = start_tree(ChainTree(target), *given, sampler.accept)
+                loops = start_tree(ChainTree(target), *arguments, sampler.accept)
             context, tokens = begin, list[int]()
             for loop in loops(Stopwatch(FakeClock())):
                 kept, reason = stop.cut(tokens, loop.tokens)
@@ -241,13 +243,13 @@ def simulate(
     by_sequence = table.groupby("example_id", sort=True)["accepted"]
     counts = np.asarray(by_sequence.size(), dtype=np.float64)
     lengths = counts + np.asarray(by_sequence.sum(), dtype=np.float64)
-    found = acceptance_by_name(table, k)
-    assert found is not None
-    return Simulated(k, tuple(texts), len(table), pooled_ratio(lengths, counts), counts, found)
+    acceptance = acceptance_by_name(table, k)
+    assert acceptance is not None
+    return Simulated(k, tuple(texts), len(table), pooled_ratio(lengths, counts), counts, acceptance)
 
 
 def _path(successors: Sequence[Sequence[int]], context: int, tokens: Sequence[int]) -> list[int]:
-    """A context and those after each of the tokens."""
+    """Return a context and those after each of the tokens."""
     path = [context]
     for token in tokens:
         path.append(successors[path[-1]][token])
@@ -287,7 +289,7 @@ class LawCheck:
 
 
 def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
-    """Hold texts against the target's rows, whatever made them.
+    """Test texts against the target's rows, whatever wrote them.
 
     Behind a context the next token follows the target's row there, and how the context came about does not
     matter. So the counts of each context are a separate test, and G and its degrees of freedom are sums.
@@ -302,18 +304,19 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
         for seen, law in zip(counts, tables.target, strict=True)
         if seen.any()
     ]
-    g, freedom = math.fsum(g for g, _, _ in parts), sum(df for _, df, _ in parts)
+    g = math.fsum(g for g, _, _ in parts)
+    freedom = sum(df for _, df, _ in parts)
     impossible = sum(out for *_, out in parts)
-    found = _evidence(tables, texts, paths, seed)
+    evidence = _evidence(tables, texts, paths, seed)
     p_value = survival(g, freedom)
-    follows = p_value >= FALSE_ALARM and not impossible and found["verdict"] != ALARM
+    follows = p_value >= FALSE_ALARM and not impossible and evidence["verdict"] != ALARM
     return LawCheck(
-        int(counts.sum()), g, freedom, p_value, impossible, found, _worst(tables, counts), follows
+        int(counts.sum()), g, freedom, p_value, impossible, evidence, _worst(tables, counts), follows
     )
 
 
 def _worst(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
-    """The three cells that are farthest from the target's row."""
+    """Return the three cells that are farthest from the target's row."""
     expected = counts.sum(axis=1, keepdims=True) * tables.target
     spread = np.sqrt(np.maximum(expected * (1.0 - tables.target), 1e-12))
     # One token more or less, in a cell where hardly any is expected, is not far.
@@ -323,14 +326,15 @@ def _worst(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
 
 
 def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Integers], seed: int) -> Evidence:
-    """That of a run, of tokens whose rows are known."""
+    """Return the evidence of tokens whose rows are known, as a run has it."""
     import pandas as pd
 
     target, draft = torch.from_numpy(tables.target), torch.from_numpy(tables.draft)
     generator = torch.Generator().manual_seed(seed)
     sums = []
     for text, path in zip(texts, paths, strict=True):
-        tokens, rows = torch.tensor(text.tokens), torch.from_numpy(path)
+        tokens = torch.tensor(text.tokens)
+        rows = torch.from_numpy(path)
         drawn = torch.rand(len(tokens), generator=generator)
         sums.append(sums_of(tokens, target[rows], draft[rows], drawn))
     samples = pd.DataFrame(
@@ -342,6 +346,6 @@ def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Integers], 
             "losslessness": sums,
         }
     )
-    found = evidence_of(samples)
-    assert found is not None
-    return found
+    evidence = evidence_of(samples)
+    assert evidence is not None
+    return evidence

@@ -62,7 +62,7 @@ class Question:
 
     @property
     def sequences(self) -> int:
-        """For each K; two at least, or there is no interval."""
+        """Number of sequences for each K; two at least, or there is no interval."""
         return max(2, -(-self.tokens // SEQUENCE))
 
 
@@ -100,7 +100,7 @@ class Point:
 
     @property
     def r_prime(self) -> Interval:
-        """Accepted tokens + 1 of a loop over K + 1."""
+        """Tokens of a loop over K + 1."""
         return self.simulated.tokens_per_loop.over(self.k + 1)
 
     @property
@@ -133,15 +133,17 @@ class World:
     law: LawCheck
 
     def best_k(self, tokens: Callable[[Point], float | None]) -> int | None:
-        """The fastest K by some tokens per loop; 0 where ArS is, None where some are unknown."""
+        """Return the fastest K by these tokens per loop; 0 where ArS is fastest, None where some are
+        unknown.
+        """
         by_k = {point.k: point for point in self.points}
-        known = {point.k: found for point in self.points if (found := tokens(point)) is not None}
+        known = {point.k: count for point in self.points if (count := tokens(point)) is not None}
         loop = WhatIf(known.__getitem__, lambda k: by_k[k].cost)
         return loop.best_k(by_k) if known.keys() == by_k.keys() else None
 
 
 def prepare(question: Question) -> list[tuple[float, Tables]]:
-    """The distance and the tables of every world; whatever can be refused is refused here."""
+    """Return the distance and the tables of every world; refuse all that can be refused."""
     for classes in question.classes:
         _require_room(question, classes)
     return [_prepared(question, classes) for classes in question.classes]
@@ -168,7 +170,8 @@ def _require_room(question: Question, classes: int) -> None:
 
 
 def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
-    language, source = replace(question.language, classes=classes), question.source
+    language = replace(question.language, classes=classes)
+    source = question.source
     distance = question.distance
     if distance is None:
         assert question.alpha is not None
@@ -184,7 +187,8 @@ def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
 
 
 def distance_of(source: Source, language: Language, sampling: SamplingParams, alpha: float) -> float:
-    """The distance at which draft and target have this ``alpha_leviathan``, by bisection of its logarithm.
+    """Return the distance at which target and draft have this ``alpha_leviathan``, by bisection of its
+    logarithm.
 
     Alpha is exact, for an endless text of the target, and falls as the distance grows.
     """
@@ -207,9 +211,9 @@ def distance_of(source: Source, language: Language, sampling: SamplingParams, al
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if alpha_at(math.exp(middle)) < alpha else (middle, high)
-    found = alpha_at(math.exp(low))
-    if abs(found - alpha) > REACHED:
-        raise out_of_reach(f"the closest that is reached is {found:.4f}")
+    reached_alpha = alpha_at(math.exp(low))
+    if abs(reached_alpha - alpha) > REACHED:
+        raise out_of_reach(f"the closest that is reached is {reached_alpha:.4f}")
     return math.exp(low)
 
 
@@ -221,7 +225,8 @@ def study(
 
 
 def _world(question: Question, distance: float, tables: Tables, tick: Callable[[], None]) -> World:
-    sampler, warped = question.sampler, tables.warped(question.sampler.sampling)
+    sampler = question.sampler
+    warped = tables.warped(question.sampler.sampling)
     chain = Chain(warped)
     rows = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
     draft = Draft(torch.zeros(len(rows[0]), dtype=torch.int64), rows[1])
@@ -286,11 +291,11 @@ def _holds(interval: Interval, value: float) -> bool:
 
 
 def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | None:
-    """The p-value of tokens per loop if these were the true ones, K by K independent."""
+    """Return the p-value of the simulated tokens per loop if these values were true, K by K independent."""
     total = 0.0
     for point, value in zip(points, values, strict=True):
-        found = point.simulated.tokens_per_loop
-        if value is None or found.low is None or found.high is None:
+        interval = point.simulated.tokens_per_loop
+        if value is None or interval.low is None or interval.high is None:
             return None
-        total += ((found.estimate - value) / ((found.high - found.low) / (2 * _Z))) ** 2
+        total += ((interval.estimate - value) / ((interval.high - interval.low) / (2 * _Z))) ** 2
     return survival(total, len(points))

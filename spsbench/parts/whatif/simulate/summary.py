@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def facts(question: Question, worlds: Sequence[World]) -> dict[str, Any]:
-    """Everything, as JSON."""
+    """Return everything as JSON."""
     sampler, language = question.sampler, question.language
     about = {
         "source": question.source.name,
@@ -86,7 +86,7 @@ def _world(question: Question, world: World) -> dict[str, Any]:
 
 
 def page(question: Question, worlds: Sequence[World], plates: Sequence[Plate]) -> str:
-    """The same in Markdown, with the figures that lie beside it."""
+    """Return the page in Markdown, with the figures that lie beside it."""
     lines = [f"# {escape(title(question))}"]
     for plate in plates:
         lines += ["", f"![{escape(plate.title)}]({plate.name}.svg)", "", escape(plate.caption)]
@@ -98,7 +98,7 @@ def page(question: Question, worlds: Sequence[World], plates: Sequence[Plate]) -
 
 
 def screen(question: Question, worlds: Sequence[World]) -> RenderableType:
-    """The same for a terminal."""
+    """Return the same for a terminal."""
     parts: list[RenderableType] = [Text(title(question), style="bold")]
     for world in worlds:
         parts += ["", Text(heading(question, world), style="bold"), ""]
@@ -112,7 +112,7 @@ NOTE = "Synthetic: no model was run, and a loop takes c for each draft token and
 
 
 def title(question: Question) -> str:
-    """What was simulated, in a line."""
+    """Return what was simulated, in a line."""
     language, sampler = question.language, question.sampler
     rule = "" if sampler.rule == PAPERS_RULE else f", {sampler.rule}"
     fault = "" if sampler.fault is None else f", planted fault {sampler.fault}"
@@ -130,19 +130,19 @@ def _name(world: World) -> str:
 
 
 def heading(question: Question, world: World) -> str:
-    """Which tables, and how close the draft is."""
+    """Return which tables were used, and how close the draft is."""
     option = question.source.option.replace("_", " ")
     closeness = "" if question.source.name == "table" else f"{option} {world.closeness:.4g}, "
-    found = f"{_name(world).capitalize()}: {closeness}alpha {world.alpha:.4f}"
+    text = f"{_name(world).capitalize()}: {closeness}alpha {world.alpha:.4f}"
     if world.contexts > 1:
-        found += f", which varies by {world.deviation:.3f} from token to token"
+        text += f", which varies by {world.deviation:.3f} from token to token"
     if world.accepts is not None and abs(world.accepts - world.alpha) > 1e-9:
-        found += f"; the rule accepts {world.accepts:.4f}"
-    return found
+        text += f"; the rule accepts {world.accepts:.4f}"
+    return text
 
 
 def lengths(world: World) -> Table:
-    """Tokens per loop: simulated, by the formula and exact."""
+    """Return the table of tokens per loop: simulated, by the formula and exact."""
     titles = [right("tokens/loop", note="95%"), right("formula"), right("exact"), right("difference")]
     rows = [
         [
@@ -160,7 +160,7 @@ def lengths(world: World) -> Table:
 
 
 def factors(world: World) -> Table:
-    """Acceptance under its exact names, and what it gains."""
+    """Return the table of acceptance under its exact names, and the gain."""
     titles = [right("K"), right("r_prime"), right("alpha_beta"), right("speedup", note="95%")]
     rows = [
         [
@@ -177,17 +177,17 @@ def factors(world: World) -> Table:
 
 
 def sentences(question: Question, world: World) -> list[str]:
-    """The best K, the bound, the formula's fit and the law of the tokens."""
+    """Return the best K, the bound, the formula's fit and the law of the tokens."""
     by_k = {point.k: point for point in world.points}
     planned = world.best_k(lambda point: point.formula)
-    found = world.best_k(lambda point: point.simulated.tokens_per_loop.estimate)
-    drawn = interval(by_k[found].speedup, "x") if found else "1x, ArS"
+    best_k = world.best_k(lambda point: point.simulated.tokens_per_loop.estimate)
+    drawn = interval(by_k[best_k].speedup, "x") if best_k else "1x, ArS"
     if world.accepts is None or planned is None:
-        best = f"Best K: {found} simulated ({drawn}); tokens are judged together, which no formula covers."
+        best = f"Best K: {best_k} simulated ({drawn}); tokens are judged together, which no formula covers."
         return [best, *_enumerated(world), law_sentence(question, world.law)]
     formula = by_k[planned].formula if planned else None
     theory = "1x, ArS" if formula is None else f"{formula / by_k[planned].cost:.2f}x"
-    lines = [f"Best K: {planned} by the formula ({theory}), {found} simulated ({drawn})."]
+    lines = [f"Best K: {planned} by the formula ({theory}), {best_k} simulated ({drawn})."]
     if world.accepts <= question.cost:
         bound = f"alpha {world.accepts:.3f} is not above c {question.cost:.3f}; no K gains."
     else:
@@ -200,7 +200,7 @@ def sentences(question: Question, world: World) -> list[str]:
 
 
 def _enumerated(world: World) -> Iterator[str]:
-    """What is known of every loop, by K."""
+    """Return the exact values of every loop, by K."""
     for point in world.points:
         if point.enumerated is not None:
             length, share, apart = point.enumerated
@@ -214,14 +214,15 @@ def _enumerated(world: World) -> Iterator[str]:
 
 
 def law_sentence(question: Question, law: LawCheck) -> str:
-    """What the tokens say about the sampler."""
-    found, leakage = law.evidence, law.evidence["leakage"]
+    """Return what the tokens show about the sampler."""
+    evidence = law.evidence
+    leakage = law.evidence["leakage"]
     tested = (
         f"{law.tokens:,} tokens: G = {law.g:.0f} on {law.freedom} degrees of freedom, p = {law.p_value:.2g}"
     )
     if leakage is not None:
         tested += f"; leakage {leakage['estimate']:.1%} [{leakage['low']:.1%}, {leakage['high']:.1%}]"
-    tested += f"; e-value 10^{found['log10_e_value']:.1f}. "
+    tested += f"; e-value 10^{evidence['log10_e_value']:.1f}. "
     if law.follows:
         return f"{tested}No sign that they do not follow the target."
     cells = ", ".join(
@@ -253,7 +254,7 @@ _APART = 0.12
 
 
 def plates(question: Question, worlds: Sequence[World]) -> list[Plate]:
-    """Figure 1 of Chen et al. 2023 for any alpha, c and K, and the speedup."""
+    """Return Figure 1 of Chen et al. 2023 for any alpha, c and K, and the speedup."""
     with style.quiet():
         return [printed(draw(question, worlds)) for draw in (_figure1, _speedup)]
 
@@ -288,14 +289,14 @@ def _speedup(question: Question, worlds: Sequence[World]) -> Drawing:
 def _lengths(
     axes: Axes, worlds: Sequence[World], title: str, label: str, over: Callable[[Point], float]
 ) -> None:
-    """Tokens per loop over something: simulated, by the formula, and exact where that is known."""
+    """Draw tokens per loop divided by ``over``: simulated, by the formula, and exact where known."""
     axes.set_title(title)
     axes.set_ylabel(label)
     for index, world in enumerate(worlds):
-        found = [point.simulated.tokens_per_loop.over(over(point)) for point in world.points]
-        below = [0.0 if each.low is None else each.estimate - each.low for each in found]
-        above = [0.0 if each.high is None else each.high - each.estimate for each in found]
-        _bars(axes, worlds, index, [each.estimate for each in found], [below, above])
+        estimates = [point.simulated.tokens_per_loop.over(over(point)) for point in world.points]
+        below = [0.0 if each.low is None else each.estimate - each.low for each in estimates]
+        above = [0.0 if each.high is None else each.high - each.estimate for each in estimates]
+        _bars(axes, worlds, index, [each.estimate for each in estimates], [below, above])
         formula = [None if point.formula is None else point.formula / over(point) for point in world.points]
         _line(axes, worlds, index, formula, _FORMULA_DASH)
         exact = [None if point.exact is None else point.exact / over(point) for point in world.points]
@@ -318,7 +319,7 @@ def _line(axes: Axes, worlds: Sequence[World], index: int, values: Sequence[floa
 def _finished(
     name: str, title: str, caption: str, figure: Any, ks: Sequence[int], worlds: Sequence[World]
 ) -> Drawing:
-    """The figure with its axes along K, and with a legend."""
+    """Return the figure with its axes along K, and with a legend."""
     for axes in figure.axes:
         style.over_k(axes, ks)
         axes.set_ylim(bottom=0)

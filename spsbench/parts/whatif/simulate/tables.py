@@ -34,14 +34,14 @@ class Contexts:
         return int(self.classes**self.order)
 
     def of(self, tokens: Sequence[int]) -> int:
-        """The context after some tokens, at least ``order`` of them."""
-        found = 0
+        """Return the context after some tokens, at least ``order`` of them."""
+        context = 0
         for token in tokens[-self.order :]:
-            found = found * self.classes + token % self.classes
-        return found
+            context = context * self.classes + token % self.classes
+        return context
 
     def tokens_of(self, context: int) -> tuple[int, ...]:
-        """``order`` tokens that lead to a context: inverse of ``of``."""
+        """Return ``order`` tokens that lead to a context: the inverse of ``of``."""
         places = (self.classes**place for place in reversed(range(self.order)))
         return tuple(context // place % self.classes for place in places)
 
@@ -51,10 +51,10 @@ class Contexts:
         return np.asarray(known[:, None] + np.arange(vocab_size) % self.classes)
 
     def moves(self, weights: Floats) -> Floats:
-        """[S, S] weights [S, V] of tokens added up by the context that a token leads to."""
-        found = np.zeros((self.count, self.count))
-        np.add.at(found, (np.arange(self.count)[:, None], self.successors(weights.shape[1])), weights)
-        return found
+        """[S, S] sums of weights [S, V] over the tokens that lead from one context to another."""
+        mass = np.zeros((self.count, self.count))
+        np.add.at(mass, (np.arange(self.count)[:, None], self.successors(weights.shape[1])), weights)
+        return mass
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Tables:
         return int(self.target.shape[1])
 
     def warped(self, sampling: SamplingParams) -> Tables:
-        """Both under temperature, top-k and nucleus, as a loop warps their logits."""
+        """Return both under temperature, top-k and nucleus, as a loop warps their logits."""
         import torch  # what is refused must not wait for it
 
         from spsbench.decode import warp
@@ -109,7 +109,7 @@ class Chain:
         return self.mean(self.overlap)
 
     def mean(self, values: Floats) -> float:
-        """Of one value for each context [S], over the positions of a target's text."""
+        """Return the mean of values [S], one for each context, over the positions of a target's text."""
         return float(self.text @ values)
 
     @property
@@ -130,7 +130,7 @@ class Chain:
 
 
 def in_the_long_run(text: Floats, ends: Floats, lengths: Floats) -> float:
-    """Tokens over loops of endless texts of equal length, which begin as ``text`` says.
+    """Return tokens over loops of endless texts of equal length, which begin as ``text`` says.
 
     A chain may fall into parts that are never left (``stay=1``). Parts then share the tokens as the
     texts do, not the loops: loops per token are averaged, and the reciprocal is taken last.
@@ -151,7 +151,7 @@ def text_shares(contexts: Contexts, target: Floats) -> Floats:
 
 
 def limit_matrix(moves: Floats) -> Floats:
-    """[S, S] the share of time that a chain spends in each state, for each state to begin in.
+    """[S, S] the share of time that a chain spends in each state, for each first state.
 
     By squaring: chains that take turns between states, or never leave some of them, have an answer too.
 
@@ -191,11 +191,11 @@ class Language:
 
     @property
     def unequal(self) -> float:
-        """``variation``; 0 where there is one context, which is neither easy nor hard."""
+        """``variation``; 0 where there is a single context, which is neither easy nor hard."""
         return self.variation if self.classes > 1 else 0.0
 
     def factors(self, contexts: Contexts) -> Floats:
-        """[S, 1] by how much the draft's distance is longer or shorter than chosen."""
+        """[S, 1] by how much each context's distance is longer or shorter than chosen."""
         hard = np.arange(contexts.count) % contexts.classes % 2
         return np.asarray(1.0 + self.unequal * (2.0 * hard[:, None] - 1.0))
 
@@ -209,7 +209,7 @@ class Language:
         return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
     def _in_runs(self, rows: Floats, contexts: Contexts) -> Floats:
-        """Tokens that lead to a context of the same kind get ``stay`` of each row's mass."""
+        """Give tokens that lead to a context of the same kind the share ``stay`` of each row's mass."""
         own = np.arange(contexts.count) % contexts.classes % 2
         to = np.arange(self.vocabulary) % contexts.classes % 2
         same = own[:, None] == to
@@ -241,7 +241,7 @@ class Source:
 
 
 def _dirichlet(language: Language, distance: float) -> Tables:
-    """Each draft row is drawn from a Dirichlet distribution around the target's row.
+    """Draw each draft row from a Dirichlet distribution around the target's row.
 
     A row is Gamma variates, normalised. These come from fixed uniform numbers by the inverse of their
     cumulative distribution, so that the draft moves smoothly with the concentration.
@@ -265,7 +265,7 @@ _TINY, _SMALL_LOG = 1e-290, -600.0
 
 
 def _temperature(language: Language, distance: float) -> Tables:
-    """The draft is the target at another temperature: below 1, sharper, for distances above 0."""
+    """Use the target at another temperature as the draft: below 1, sharper, for distances above 0."""
     from scipy.special import logsumexp
 
     contexts = Contexts(language.classes)
@@ -286,7 +286,7 @@ def _temperature_closeness(distance: float) -> float:
 
 
 def _ngram(language: Language, distance: float) -> Tables:
-    """The target looks back two tokens; the draft is the best that looks back one, its mean."""
+    """Let the target look back two tokens; the draft is the best that looks back one, its mean."""
     contexts, last = Contexts(language.classes, order=2), Contexts(language.classes)
     near = np.tile(language.rows(last, 0), (language.classes, 1))
     share = distance * language.factors(contexts)
@@ -295,8 +295,9 @@ def _ngram(language: Language, distance: float) -> Tables:
 
 
 def _shorter(contexts: Contexts, target: Floats) -> Floats:
-    """[S, V] the law of the next token by the last one alone, over the target's endless text."""
-    classes, text = contexts.classes, text_shares(contexts, target)
+    """[S, V] the law of the next token given the last one only, over the target's endless text."""
+    classes = contexts.classes
+    text = text_shares(contexts, target)
     joint = (text[:, None] * target).reshape(classes, classes, -1).sum(axis=0)
     return np.tile(joint / joint.sum(axis=1, keepdims=True), (classes, 1))
 
@@ -340,7 +341,7 @@ SOURCES: dict[str, Source] = {
 
 
 def read_table(path: Path) -> tuple[Source, int, int]:
-    """A file with the rows of both models as a source, how many rows each has, and V.
+    """Read a file with the rows of both models; return the source, the number of rows of each, and V.
 
     One row is that of every context; of V rows each is that after its token.
 
@@ -348,8 +349,8 @@ def read_table(path: Path) -> tuple[Source, int, int]:
         UsageError: it cannot be read, or holds no rows of probabilities of one size.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8-sig"))
-        target, draft = (np.asarray(given[name], dtype=np.float64) for name in ("target", "draft"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        target, draft = (np.asarray(content[name], dtype=np.float64) for name in ("target", "draft"))
         count, size = target.shape
         sound = size > 1 and count in (1, size) and target.shape == draft.shape
     except (OSError, KeyError, TypeError, ValueError):
