@@ -40,12 +40,12 @@ class Claim(NamedTuple):
 
 
 def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
-    """Of each speculative arm that uses a kind which is not ours, and claims to be lossless, what is found.
+    """Return what is found of each arm that uses a foreign kind and claims to be lossless.
 
     Raises:
         UsageError: a rule, drafter or policy from a file raised something; the file and the line are named.
     """
-    found: dict[tuple[Spec, Spec, Spec], Claim] = {}
+    claim_of: dict[tuple[Spec, Spec, Spec], Claim] = {}
     answers = {}
     for arm in arms:
         if arm.method != "sps" or is_peer(arm) or arm.sampling.beam is not None:
@@ -53,14 +53,14 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
         way = arm.drafter, arm.rule, arm.policy
         if not _foreign(arm.drafter, arm.rule, arm.policy) or not rule_kind(arm.rule.name).lossless:
             continue
-        if way not in found:
-            found[way] = _known(arm.drafter, arm.rule, arm.policy)
-        answers[arm.name] = found[way]
+        if way not in claim_of:
+            claim_of[way] = _known(arm.drafter, arm.rule, arm.policy)
+        answers[arm.name] = claim_of[way]
     return answers
 
 
 def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
-    """Those that do not come with spsbench."""
+    """Return the kinds that do not come with spsbench."""
     ours = (
         (is_ours(drafter), drafter),
         (RULES.get(rule.name) is rule_kind(rule.name), rule),
@@ -92,7 +92,7 @@ def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
 
 
 def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
-    """The error as one of the user's file, with its line; itself where it came from elsewhere."""
+    """Return the error as one of the user's file, with its line; itself where it came from elsewhere."""
     files = {_file(spec).resolve(): spec for spec in specs}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if spec := files.get(Path(frame.filename).resolve()):
@@ -104,12 +104,12 @@ def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
 
 
 def _file(spec: Spec) -> Path:
-    """Of ``path/to/file.py:attribute`` the file; of another name a path where nothing is."""
+    """Return the file of ``path/to/file.py:attribute``; for another name a path where nothing is."""
     return Path(spec.name.rpartition(":")[0] or spec.name)
 
 
 def _known(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
-    """What was found before, else what is found now; only of kinds in files, whose content is known."""
+    """Return an earlier finding, else find it now; only for kinds in files, whose content is known."""
     digest = hashlib.sha256(f"{spsbench.__version__} {drafter} {rule} {policy}".encode())
     files = [_file(spec) for spec in _foreign(drafter, rule, policy)]
     if not all(file.is_file() for file in files):
@@ -119,6 +119,6 @@ def _known(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
     key = digest.hexdigest()[:24]
     if isinstance((kept := kept_answer(KIND, key) or {}).get("refuted"), str) and "untested" in kept:
         return Claim(kept["refuted"], str(kept["untested"]))
-    found = _enumerated(drafter, rule, policy)
-    keep_answer(KIND, key, found._asdict())
-    return found
+    claim = _enumerated(drafter, rule, policy)
+    keep_answer(KIND, key, claim._asdict())
+    return claim

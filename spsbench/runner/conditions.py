@@ -45,12 +45,13 @@ _OF_GPU = {
 
 
 def conditions_of(plan: Plan, environment: Mapping[str, Any], gpu: Gpu | None) -> Conditions:
-    """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``.
+    """Return the conditions that a plan would be measured under now; ``threads`` as asked for, perhaps
+    ``auto``.
 
     Of the machine's GPUs the one that computes is a condition.
     """
     of_gpu = {} if gpu is None else {name: gpu.facts[fact] for name, fact in _OF_GPU.items()}
-    found: Conditions = {
+    conditions: Conditions = {
         "threads": plan.config.threads,
         "backend": plan.backend,
         "cpu": environment["cpu"]["model"],
@@ -60,13 +61,14 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any], gpu: Gpu | None) -
         **software_of(environment, quantised=plan.quantiser is not None),
     }
     if plan.placement is not None:
-        found["device_map"] = plan.placement.content
-    return found
+        conditions["device_map"] = plan.placement.content
+    return conditions
 
 
 def software_of(environment: Mapping[str, Any], *, quantised: bool) -> Conditions:
-    """The part of the conditions that may be the same on all machines: every version that counts."""
-    libraries, git = environment["libraries"], environment["git"] or {}
+    """Return the conditions that may be the same on all machines: every version that counts."""
+    libraries = environment["libraries"]
+    git = environment["git"] or {}
     return {
         "python": environment["python"],
         "spsbench": environment["spsbench"],
@@ -127,20 +129,25 @@ def _refuse(directory: Path, lines: Sequence[str]) -> None:
 
 
 def computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[str]:
-    """Roles whose model gives other bits than in the process that measured last, conditions being equal."""
+    """Return the roles whose model gives other bits than in the process that measured last, in equal
+    conditions.
+    """
     info = store.run_info()
-    before, last = info.get("models"), (info.get("conditions") or [None])[-1]
+    before = info.get("models")
+    last = (info.get("conditions") or [None])[-1]
     if before is None or last is None:
         return []
     beside: Conditions = {"threads": 0, "engines": {}}  # neither is known yet
     if differences(last | beside, comparable(now, last) | beside):
         return []
-    told = {role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")}
-    return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
+    self_tests = {
+        role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")
+    }
+    return [role for role, (then, here) in self_tests.items() if then.get("bits") not in (None, here["bits"])]
 
 
 def recorded_threads(plan: Plan, store: RunStore) -> int | None:
-    """What ``auto`` was decided to be when the run began; None if open still, or if a number is given."""
+    """Return what ``auto`` was resolved to when the run began; None if not yet, or if a number is given."""
     if plan.config.threads != AUTO or not store.done():
         return None
     recorded = _last(store.run_info().get("conditions")).get("threads")
@@ -148,54 +155,54 @@ def recorded_threads(plan: Plan, store: RunStore) -> int | None:
 
 
 def settle(store: RunStore, workers: Iterable[Conditions]) -> list[int]:
-    """Note the conditions that workers measure under from now on; their places in the run's list."""
+    """Record the conditions that workers measure under from now on; return their places in the run's list."""
     known: list[Conditions] = list(store.run_info().get("conditions") or []) if store.done() else []
     if store.done() and not known:
         known = [{}]  # a run of a version that kept none
     places = []
-    for found in map(plain, workers):
-        engines = found.get("engines", {})
+    for reported in map(plain, workers):
+        engines = reported.get("engines", {})
         same = (
             place
             for place, other in enumerate(known)
-            if not differences(other | {"engines": {}}, comparable(found, other) | {"engines": {}})
+            if not differences(other | {"engines": {}}, comparable(reported, other) | {"engines": {}})
             # and no external engine has two versions
             and not any(engines.get(name, v) != v for name, v in other.get("engines", {}).items())
         )
         place = next(same, len(known))
-        before = known[place] if place < len(known) else found
+        before = known[place] if place < len(known) else reported
         # An engine that could not be started before has measured nothing under other conditions.
-        known[place : place + 1] = [comparable(found, before)]
+        known[place : place + 1] = [comparable(reported, before)]
         places.append(place)
     store.note(conditions=known)
     return places
 
 
 def with_sharing(now: Conditions, workers: int) -> Conditions:
-    """The conditions of a process beside which others of the same run measure on its machine."""
+    """Return the conditions of a process beside which others of the same run measure on its machine."""
     alone: Conditions = {**now}
     alone.pop(SHARED, None)
     return {**alone, SHARED: workers} if workers > 1 else alone
 
 
 def comparable(now: Conditions, before: Conditions) -> Conditions:
-    """The conditions now, with the record's word on a GPU where either of the two does not know it.
+    """Return the conditions now, with the recorded value of a GPU fact that either side does not know.
 
     Runs of earlier versions know of none, but list the names of all that their machine had.
     """
-    found, recorded = dict[str, Any](now), dict[str, Any](before)
+    result, recorded = dict[str, Any](now), dict[str, Any](before)
     for name in _OF_GPU:
-        if found.get(name) is None or recorded.get(name) is None:
-            found.pop(name, None)
+        if result.get(name) is None or recorded.get(name) is None:
+            result.pop(name, None)
             if name in recorded:
-                found[name] = recorded[name]
+                result[name] = recorded[name]
     if not _OF_GPU.keys() & before.keys() and {*now.get("gpus", ())} <= {*before.get("gpus", ())}:
-        found["gpus"] = before.get("gpus", [])
-    return cast("Conditions", found)
+        result["gpus"] = before.get("gpus", [])
+    return cast("Conditions", result)
 
 
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
-    """``auto`` is decided once for a run: what was recorded is used again.
+    """Return the conditions now with ``auto`` as it was resolved when the run began.
 
     External engines report their versions when they are started, see ``require_same_engines``. How many
     workers share a machine is not a reason to refuse: a run goes on with others or without, its times apart.
@@ -213,7 +220,7 @@ def _last(known: Sequence[Conditions] | None) -> Conditions:
 
 
 def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) -> FoundMeter:
-    """What counts the energy of a device: of a GPU its own board, of a CPU the packages and their memory."""
+    """Return the energy meter of a device: a GPU's own board, a CPU's packages and their memory."""
     if placed:
         return FoundMeter(None, None, "a device map puts the target on devices of which one alone is counted")
     if device.type == "cpu":
@@ -227,7 +234,7 @@ def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) 
 
 
 def noted(meter: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:
-    """For ``run.json``: what counts now, or what counted when the run began and does no longer."""
+    """Return for ``run.json`` what counts now, or what counted when the run began and does no longer."""
     before: dict[str, Any] = info.get("energy") or {}
     return before if meter.meter is None and before.get("source") else meter.record()
 

@@ -36,8 +36,7 @@ class WithLater(NamedTuple):
 def with_later_turns(
     config: RunConfig, task: Task, asked: Prompts, tokenizer: TextTokenizer, *, asks: bool
 ) -> WithLater:
-    """Put the later turns of each conversation behind its first, unless first turns alone are asked; the
-    data's provenance counts them.
+    """Put the later turns of each conversation after its first, unless only first turns are asked.
 
     Whether a turn is asked must not depend on what an arm answers, or arms would be compared on other turns:
     it is asked of all arms if it fits behind answers of full length.
@@ -52,17 +51,19 @@ def with_later_turns(
         raise UsageError(why, flag="--turns", remedy="Give first, last or all.")
     if config.turns == "first" or not asks:
         return WithLater(asked.prompts)
-    prompts, most, unfitting = list[Prompt](), 0, 0
+    prompts = list[Prompt]()
+    most = 0
+    unfitting = 0
     room, max_new_tokens = asked.room, asked.max_new_tokens
     for example, first in zip(asked.data.examples, asked.prompts, strict=True):
         prompts.append(first)
-        found = task.conversation(example, first)
-        for count in range(1, len(found.later) + 1 if found is not None else 1):
-            assert found is not None
-            prompt = found.prompt(first, [""] * count, tokenizer)
+        conversation = task.conversation(example, first)
+        for count in range(1, len(conversation.later) + 1 if conversation is not None else 1):
+            assert conversation is not None
+            prompt = conversation.prompt(first, [""] * count, tokenizer)
             tokens = len(prompt.ids) + count * max_new_tokens
             if tokens > room:
-                unfitting += len(found.later) + 1 - count
+                unfitting += len(conversation.later) + 1 - count
                 break
             prompts.append(replace(prompt, ids=()))
             most = max(most, min(len(prompt.ids) + _AGAIN * count * max_new_tokens, room))
@@ -108,7 +109,7 @@ class Dialogues:
     store: RunStore
 
     def asked(self, turn: Turn) -> Turn:
-        """The turn with what this arm is asked: of a later one with its own answers.
+        """Return the turn with this arm's prompt, which holds its own answers to earlier turns.
 
         Raises:
             Unasked: an earlier turn has no answer, or the prompt is longer than what there is room for.
@@ -124,9 +125,9 @@ class Dialogues:
         plan, name = self.plan, turn.prompt.conversation
         example = next(each for each in plan.data.examples if each.example_id == name)
         first = next(each for each in plan.prompts if each.example_id == name)
-        found = plan.task.conversation(example, first)
-        assert found is not None
-        prompt = found.prompt(first, [*self._answers(turn)], plan.tokenizer)
+        conversation = plan.task.conversation(example, first)
+        assert conversation is not None
+        prompt = conversation.prompt(first, [*self._answers(turn)], plan.tokenizer)
         if len(prompt.ids) > plan.longest:
             raise Unasked(
                 f"the prompt with its own answers has {len(prompt.ids)} tokens, and there is room for "
@@ -135,7 +136,7 @@ class Dialogues:
         return prompt
 
     def _answers(self, turn: Turn) -> Iterator[str]:
-        """What this arm has answered to each turn before."""
+        """Return this arm's answers to each turn before."""
         name = turn.prompt.conversation
         for number in range(1, turn.prompt.turn):
             sample = self._sample(name if number == 1 else f"{name}/{number}", turn)
@@ -144,7 +145,7 @@ class Dialogues:
             yield sample.generation.text
 
     def _sample(self, example_id: str | None, turn: Turn) -> Sample | None:
-        """What this arm wrote to another turn; None if it did not, or failed."""
+        """Return this arm's answer to another turn; None if it has none, or failed."""
         try:
             sample = self.store.first((str(example_id), turn.sample_index, turn.arm.name))
         except KeyError:

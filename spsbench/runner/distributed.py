@@ -75,7 +75,7 @@ class WorkerSet:
     def done(
         self, blocks: Iterable[Block], watcher: Watcher, free: Sequence[int] | None = None
     ) -> Iterator[Completed]:
-        """Have blocks done by the workers, all of them unless named; see ``hand_out``."""
+        """Have the workers carry out blocks, all of them unless named; see ``hand_out``."""
 
         def lost(worker: int, reason: str) -> None:
             name = self.known[worker].name
@@ -87,7 +87,7 @@ class WorkerSet:
 def execute_on(
     address: str, plan: Plan, directory: Path, *, resume: bool, watcher: Watcher, allow_mixed: bool = False
 ) -> Outcome:
-    """Carry out ``execute`` on the workers of a cluster; the arguments are those, and tokens are the same."""
+    """Carry out ``execute`` on the workers of a cluster; arguments and tokens are the same."""
     require_distributable(plan)
     threads = _threads(plan, directory, resume=resume)
     gpu = plan.device.type == "cuda"
@@ -109,7 +109,7 @@ def execute_on(
 
 
 def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
-    """How many workers have something to do; 0 for a run that lacks nothing.
+    """Return how many workers have something to do; 0 for a run that lacks nothing.
 
     Known before a cluster is asked for anything, and so is a directory that cannot be used.
     """
@@ -125,7 +125,7 @@ def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
 
 
 def require_distributable(plan: Plan) -> None:
-    """Refuse what depends on the order of prompts or on several devices, and external engines."""
+    """Refuse external engines, and what depends on the order of prompts or on several devices."""
     config = plan.config
     split = config.ranks if config.ranks > 1 else None
     for flag, value in (("--device-map", config.device_map), ("--tensor-parallel", split)):
@@ -157,7 +157,7 @@ def require_distributable(plan: Plan) -> None:
 
 
 def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
-    """CPU threads of a worker: as given, as the run began with, or by the target's size."""
+    """Return a worker's CPU threads: as given, as the run began with, or by the target's size."""
     if plan.device.type == "cuda":
         return 1
     if plan.config.threads != AUTO:
@@ -188,9 +188,7 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
     require_same_software(here, known.values())
     alone: dict[int, Conditions] = pool.ask("prepare", plain(plan.identity()))
     sharing = Counter(known[worker].machine for worker in alone)
-    conditions = {
-        worker: with_sharing(found, sharing[known[worker].machine]) for worker, found in alone.items()
-    }
+    conditions = {worker: with_sharing(own, sharing[known[worker].machine]) for worker, own in alone.items()}
     watcher.loading(
         f"{plan.source.target.name} and {plan.source.draft.name} in {len(alone)} "
         f"{'worker' if len(alone) == 1 else 'workers'} on {len(sharing)} "
@@ -224,13 +222,15 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
         theirs = software_of(worker.environment, quantised="torchao" in here)
         other = {name: (theirs.get(name), ours) for name, ours in here.items() if theirs.get(name) != ours}
         if other:
-            told = ", ".join(f"{name} {his} where the run has {ours}" for name, (his, ours) in other.items())
+            versions = ", ".join(
+                f"{name} {his} where the run has {ours}" for name, (his, ours) in other.items()
+            )
             remedy = "Install the same versions on every machine: tokens and times depend on them."
-            raise UsageError(f"the worker {worker.name} has {told}.", flag=FLAG, remedy=remedy)
+            raise UsageError(f"the worker {worker.name} has {versions}.", flag=FLAG, remedy=remedy)
 
 
 def _generate(plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher) -> None:
-    """Have every missing sequence written, each into the store as soon as it is there, and then the proof."""
+    """Have every missing sequence written, each into the store as soon as it is there, then the proof."""
     facts: dict[int, dict[str, Any]] = workers.pool.ask("load")
     for sentence in _computing_otherwise(workers, facts):
         watcher.warned(sentence)
@@ -252,7 +252,8 @@ def _measure(
 ) -> None:
     watcher.started(plan.total, plan.total - len(missing), plan.arms)
     settled: list[Conditions] = [
-        {**workers.conditions[worker], "threads": told["models"]["threads"]} for worker, told in facts.items()
+        {**workers.conditions[worker], "threads": report["models"]["threads"]}
+        for worker, report in facts.items()
     ]
     condition = dict(zip(facts, settle(store, settled), strict=True))
     places = _Places(store, workers, condition)
@@ -270,13 +271,15 @@ class _Places:
     """Where in run.json's ``workers`` each worker is, from its first sample on."""
 
     def __init__(self, store: RunStore, workers: WorkerSet, condition: Mapping[int, int]) -> None:
-        self._store, self._workers, self._condition = store, workers, condition
+        self._store = store
+        self._workers = workers
+        self._condition = condition
         self._noted = list(store.run_info().get("workers") or [])
         self._session = 1 + max((entry.get("session", 1) for entry in self._noted), default=0)
         self._place: dict[int, int] = {}
 
     def of(self, worker: int) -> int:
-        """Its place, which is noted if it is new."""
+        """Return the worker's place, which is recorded if it is new."""
         if worker not in self._place:
             self._place[worker] = len(self._noted)
             known = self._workers.known[worker]
@@ -293,9 +296,9 @@ class _Places:
 
 
 def _computing_otherwise(workers: WorkerSet, facts: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence for each role whose logits are not the same bits in all workers."""
+    """Yield a sentence for each role whose logits have other bits in some workers."""
     for role in ("target", "draft"):
-        bits = {worker: told["models"][role]["self_test"].get("bits") for worker, told in facts.items()}
+        bits = {worker: report["models"][role]["self_test"].get("bits") for worker, report in facts.items()}
         if len(set(bits.values())) > 1:
             first, *others = bits
             other = next(worker for worker in others if bits[worker] != bits[first])
@@ -308,14 +311,16 @@ def _computing_otherwise(workers: WorkerSet, facts: Mapping[int, Mapping[str, An
 def _scores(
     workers: WorkerSet, watcher: Watcher, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt]
 ) -> Scores:
-    """A ``Scorer`` by one worker of each machine: judging programs takes all of a machine's cores."""
+    """Return a ``Scorer`` by one worker of each machine: judging programs takes all of its cores."""
     one_each = {workers.known[worker].machine: worker for worker in workers.pool.workers}
     for answer in workers.done(scoring(samples, prompts), watcher, list(one_each.values())):
         yield answer.key, answer.value
 
 
 def scoring(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Block]:
-    """Blocks of outputs to be scored; those of an example stay together, since they are judged alike."""
+    """Yield blocks of outputs to be scored; those of an example stay together, since they are judged
+    alike.
+    """
     ordered = sorted(samples, key=lambda sample: sample.example_id)
     blocks, items = [], list[Item]()
     for example_id, own in groupby(ordered, key=lambda sample: sample.example_id):

@@ -56,7 +56,7 @@ Attempt = Generation | Exception
 
 
 def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Attempt]]:
-    """The answer to each request with its place, as they come; a batch that fails fails all the rest."""
+    """Yield the answer to each request with its place, as they arrive; if a batch fails, its rest fails."""
     if isinstance(engine, BatchedEngine):
         waiting = dict.fromkeys(range(len(requests)))
         try:
@@ -78,7 +78,7 @@ def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, 
 
 
 def reason_of(error: Exception, remedy: str = TAKES_LESS) -> str:
-    """An error as a sample records it, in one line; out of memory with the remedy."""
+    """Return an error as a sample records it, in one line; out of memory with the remedy."""
     short = shortage(error, remedy)
     return short or f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
@@ -88,7 +88,9 @@ _HF = (GENERATE, ASSISTED, LOOKUP)
 
 
 def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
-    """Which models of a pair its arms run by transformers' own forward; see ``EngineFactory.build``."""
+    """Return which models of a pair its arms run by transformers' own forward; see
+    ``EngineFactory.build``.
+    """
     roles: set[Literal["target", "draft"]] = set()
     for arm in arms:
         searches = arm.sampling.beam is not None
@@ -100,8 +102,9 @@ def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
 
 
 def stock_models(arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str]) -> list[ModelSource]:
-    """The models that some arm runs by transformers' own forward, each once."""
-    roles, is_one = stock_roles(arms), source.is_one(dtypes)
+    """Return the models that some arm runs by transformers' own forward, each once."""
+    roles = stock_roles(arms)
+    is_one = source.is_one(dtypes)
     target = [source.target] if "target" in roles or (roles and is_one) else []
     return target + ([source.draft] if "draft" in roles and not is_one else [])
 
@@ -136,7 +139,7 @@ class UsualEngine:
 def usual_engine(
     arms: Sequence[Arm], source: PairSource, device: torch.device, backend: str, devices: int
 ) -> UsualEngine | None:
-    """Graphs on a CUDA device where they can be captured; None on another, where ``EAGER`` is usual.
+    """Return graphs on a CUDA device where they can be captured; None elsewhere, where ``EAGER`` is usual.
 
     One engine for all arms, which are compared with each other. What only a capture can show is found where
     the engines are built, see ``EngineFactory``.
@@ -200,13 +203,14 @@ class EngineFactory:
         self.fallbacks: dict[str, str] = {}
 
     def build(self, arm: Arm) -> Engine:
-        """The engine of an arm; an eager one, noted in ``fallbacks``, where a graph is unavailable."""
+        """Return the engine of an arm; an eager one, noted in ``fallbacks``, where a graph is unavailable."""
         if self._peer is not None and is_peer(arm):
             return self._peer(arm)
         target = self._writer(arm)
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.sampling.beam is not None:
-            searching, assisting = self._tree(target), None if draft is None else self._tree(draft)
+            searching = self._tree(target)
+            assisting = None if draft is None else self._tree(draft)
             tokenizer, device = self._pair.tokenizer, self._pair.device
             return self._threaded(BeamEngine(searching, assisting, arm.k, tokenizer, device, self._clock))
         if arm.engine in _HF:
@@ -245,7 +249,7 @@ class EngineFactory:
         )
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> DecodingBatch:
-        """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
+        """Return how the rows of an arm with a batch decode; arms of one batch size share models."""
         several = self._batched(target, arm.batch)
         own_model = self._batched(draft, arm.batch) if draft and arm.drafter.name == MODEL else None
         if draft is None:
@@ -258,18 +262,20 @@ class EngineFactory:
         return BatchSpS(several, arm.sampling, drafter, arm.k, None if rule is None else rule.accept)
 
     def _batched(self, model: CausalLM, batch: int) -> BatchModel:
-        """The model for so many sequences, of several tokens each where any arm speculates."""
+        """Return the model for so many sequences, with blocks of tokens where any arm speculates."""
         key = (id(model), batch)
         if key not in self._several:
             self._several[key] = batch_model(model, batch, self._slots, blocks=self._blocks)
         return self._several[key]
 
     def _threaded(self, engine: Engine) -> ThreadedEngine:
-        """With the run's threads for torch: on fewer of them a peer would flatter our own arms."""
+        """Return the engine with the run's threads for torch: fewer would make our own arms look better."""
         return ThreadedEngine(engine, self._pair.info["threads"])
 
     def _tree(self, model: CausalLM) -> BeamLM:
-        """The model over transformers' own forward, which alone takes a tree; each is tested once."""
+        """Return the model over transformers' own forward, the only one that takes a tree; each is tested
+        once.
+        """
         if id(model) not in self._trees:
             reference = self._reference(model)
             tree = self._trees[id(model)] = BeamLM(reference)
@@ -277,7 +283,9 @@ class EngineFactory:
         return self._trees[id(model)]
 
     def _writer(self, arm: Arm) -> CausalLM:
-        """Whose law an arm follows: where its drafter reads hidden states, a target that keeps them."""
+        """Return the model whose law an arm follows; a target that keeps hidden states where the drafter
+        reads them.
+        """
         if arm.method == "draft":
             return self._pair.draft
         if arm.method == "ars" or HIDDEN not in drafter_kind(arm.drafter.name).needs_of(arm.drafter):
@@ -312,7 +320,8 @@ class EngineFactory:
     ) -> Engine:
         capture = self._capture or self._graphs()
         drafting = None if draft is None else self._fixed(draft, arm.batch)
-        static, memory = self._fixed(target, arm.batch), self._open_rows
+        static = self._fixed(target, arm.batch)
+        memory = self._open_rows
         batch = StagedBatch(static, drafting, arm.k, arm.sampling, capture, memory=memory)
         tokenizer, clock = self._pair.tokenizer, self._clock
         if arm.batch == 1:
@@ -327,10 +336,10 @@ class EngineFactory:
             static = StaticLM(model, self._slots)
             require_same_answers(model, static, self._slots, blocks=self._blocks)
             self._several[id(model), 1] = static
-        found = self._batched(model, batch) if batch > 1 else self._several.get((id(model), 1))
-        if not isinstance(found, StaticLM):
+        model_of_batch = self._batched(model, batch) if batch > 1 else self._several.get((id(model), 1))
+        if not isinstance(model_of_batch, StaticLM):
             raise NotStatic(f"its forward is {model.backend}'s")
-        return found
+        return model_of_batch
 
     def _graphs(self) -> Graphs:
         if self._pair.device.type != "cuda" or not torch.cuda.is_available():
@@ -338,7 +347,7 @@ class EngineFactory:
         return Graphs(self._pair.device)
 
     def _reference(self, model: CausalLM) -> TorchLM:
-        """The model over transformers' own forward, loaded once for all arms that ask for it."""
+        """Return the model over transformers' own forward, loaded once for all arms that ask for it."""
         if id(model) not in self._references:
             self._references[id(model)] = model.reference()
         return self._references[id(model)]

@@ -94,7 +94,7 @@ def execute(
 def opened(
     plan: Plan, directory: Path, identity: dict[str, Any], info: dict[str, Any], *, resume: bool
 ) -> RunStore:
-    """The store of a plan's run, which is begun unless it is there and may be continued."""
+    """Return the store of a plan's run, begun if missing, continued if allowed."""
     opener = RunStore.open_or_create if resume else RunStore.create
     settings = plan.config.model_dump(mode="json")
     return opener(directory, identity=identity, config=settings, info=info, prompts=plan.prompts)
@@ -134,7 +134,7 @@ def _start(plan: Plan, directory: Path, gpu: Gpu | None, *, unchanged: bool) -> 
 
 
 def proof_is_due(store: RunStore) -> bool:
-    """Whether a proof was begun and not finished."""
+    """Return whether a proof was begun and not finished."""
     return store.run_info().get("proof", "none was begun") is None
 
 
@@ -185,9 +185,11 @@ def _generate(
         if due or again:
             forget_device_peak(plan.device)  # of what only looked at the machine
             condition = conditions.settle(store, [now])[0]
-            found = conditions.meter_of(plan.device, plan.config.ranks, placed=plan.placement is not None)
-            store.note(energy=conditions.noted(found, store.run_info()))
-            timer = _Timer(plan, store, engines, pair, found.meter, gpu, condition)
+            meter_choice = conditions.meter_of(
+                plan.device, plan.config.ranks, placed=plan.placement is not None
+            )
+            store.note(energy=conditions.noted(meter_choice, store.run_info()))
+            timer = _Timer(plan, store, engines, pair, meter_choice.meter, gpu, condition)
             with _recorded(gpu, engines, pair, store, watcher):
                 if due:
                     timer.measure(due, rule, len(peers.left_out), watcher)
@@ -219,7 +221,7 @@ class _Timer:
     def measure(
         self, due: list[stopping.Turn], rule: stopping.StoppingRule | None, left_out: int, watcher: Watcher
     ) -> None:
-        """The turns that are due, with a ``rule`` as many as it lets be run."""
+        """Measure the turns that are due; with a ``rule`` as many as it allows."""
         plan, store = self.plan, self.store
         watcher.started(plan.total, plan.total - len(due), plan.arms)
         first = due[0] if due[0].prompt.ids else next(stopping.all_turns(plan))
@@ -243,7 +245,7 @@ class _Timer:
             rule.note(store, ended=True)
 
     def measure_again(self, watcher: Watcher) -> None:
-        """What others disturbed, and all of a short run."""
+        """Time again what others disturbed, and all of a short run."""
         Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
@@ -254,7 +256,7 @@ class _Timer:
 def _recorded(
     gpu: Gpu | None, engines: Mapping[Arm, Engine], pair: Pair, store: RunStore, watcher: Watcher
 ) -> Iterator[None]:
-    """Keep in run.json what the GPU is, and its state before the block and after; see ``Gpu.watched``."""
+    """Record the GPU in run.json, and its state before the block and after; see ``Gpu.watched``."""
     if gpu is None:
         yield
         return
@@ -275,7 +277,7 @@ def _recorded(
 
 
 def _say_claims(plan: Plan, watcher: Watcher) -> None:
-    """What became of the claims to be lossless that are not ours."""
+    """Report what was found of foreign claims to be lossless."""
     for arm, claim in plan.claims.items():
         if claim.refuted:
             watcher.warned(f"{arm} claims to be lossless and is not, so it is called lossy: {claim.refuted}.")
@@ -284,7 +286,7 @@ def _say_claims(plan: Plan, watcher: Watcher) -> None:
 
 
 def _say_ensemble(plan: Plan, watcher: Watcher) -> None:
-    """That a target's own file asks for lossy verification, which no arm of transformers is given."""
+    """Report that a target's own file asks for lossy verification, which no arm of transformers uses."""
     weight = (plan.source.target.generation or {}).get(ENSEMBLE)
     if weight is not None and any(arm.engine == ASSISTED for arm in plan.arms):
         watcher.warned(
@@ -304,7 +306,8 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     recorded = conditions.recorded_threads(plan, store)
     pair = load(plan, threads=recorded)
     if plan.config.threads == conditions.AUTO and recorded is None and pair.device.type == "cpu":
-        by_size, threads = threads_by_size(pair.target.parameters), pair.info["threads"]
+        by_size = threads_by_size(pair.target.parameters)
+        threads = pair.info["threads"]
         if threads < by_size:
             noun = "thread" if threads == 1 else "threads"
             watcher.warned(
@@ -322,7 +325,7 @@ def load(plan: Plan, *, threads: int | None = None) -> Pair:
 def facts_of(
     plan: Plan, engines: Mapping[Arm, Engine], pair: Pair, fallbacks: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What run.json keeps of loaded models, the engines over them, and what bounds a forward from below."""
+    """Return what run.json keeps of loaded models and their engines, and what bounds a forward from below."""
     target, draft = (pair.info[role]["backend"] for role in ("target", "draft"))
     target_mode: dict[str, str] = {}
     draft_mode: dict[str, str] = {}
@@ -362,20 +365,21 @@ def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> N
 def stages_of(
     engines: Mapping[Arm, Engine], pair: Pair, fallbacks: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """How the stages of each arm's loops ran, of arms that have begun one; see ``decode.stages.recorded``."""
-    found: dict[str, dict[str, str]] = {}
+    """Return how the stages of each arm's loops ran; see ``decode.stages.recorded``."""
+    by_arm: dict[str, dict[str, str]] = {}
     for arm, engine in engines.items():
-        names, how = [PROPOSE, VERIFY] if arm.method == "sps" else [VERIFY], fallbacks.get(arm.name)
+        names = [PROPOSE, VERIFY] if arm.method == "sps" else [VERIFY]
+        how = fallbacks.get(arm.name)
         if engine.name == GRAPHED:
             how = PROGRAM
         elif isinstance(engine, BatchedEngine) and pair.target.backend == ONNXRUNTIME:
             how = f"a batch of {engine.size}"
         elif isinstance(engine, EagerEngine) and (own := engine.stages()) is not None:
-            found[arm.name] = own
+            by_arm[arm.name] = own
             continue
         if how is not None:
-            found[arm.name] = dict.fromkeys(names, how)
-    return found
+            by_arm[arm.name] = dict.fromkeys(names, how)
+    return by_arm
 
 
 def note_stages(store: RunStore, stages: Stages) -> None:
@@ -386,12 +390,13 @@ def note_stages(store: RunStore, stages: Stages) -> None:
 
 def _note_peers(store: RunStore, peers: PeerArms) -> None:
     """Bring run.json up to date with what external engines report of themselves; nothing without any."""
-    info, found = store.run_info(), peers.record()
-    if not found:
+    info = store.run_info()
+    reported = peers.record()
+    if not reported:
         return
     rules = (info.get("verification_rule") or {}) | peers.rules()
     left_out = {arm.name: reason for arm, reason in peers.left_out.items()}
-    engines = (info.get("engines") or {}) | found
+    engines = (info.get("engines") or {}) | reported
     store.note(engines=engines, verification_rule=rules, engines_left_out=left_out)
 
 
@@ -428,12 +433,13 @@ def measure(
             request_of(plan, turn, turn.prompt.example_id in traced and turn.sample_index == 0)
             for turn in group
         ]
-        found = answers(engine, requests)
+        stream = answers(engine, requests)
         for _ in group:
-            worker, began_s = _worker(engine), perf_counter()
+            worker = _worker(engine)
+            began_s = perf_counter()
             before = taken(worker)
             with conditions.metered(counted) as joules:
-                place, answer = next(found)
+                place, answer = next(stream)
             # A worker restarted in between waited while it started: that is not part of this sequence.
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
@@ -447,7 +453,7 @@ def measure(
 
 
 def _worker(engine: Engine) -> int | None:
-    """The process that computes in place of this one."""
+    """Return the process that computes in place of this one."""
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
@@ -464,7 +470,7 @@ def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
 
 
 def _read(pair: Pair, turn: stopping.Turn, answer: Attempt) -> Sample:
-    """The sample of an answer, read again by an uncached forward."""
+    """Return the sample of an answer, read again by an uncached forward."""
     generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
         example_id=turn.prompt.example_id,
@@ -482,14 +488,14 @@ def _read(pair: Pair, turn: stopping.Turn, answer: Attempt) -> Sample:
 
 
 def _of_conversation(prompt: Prompt) -> dict[str, Any]:
-    """What the sample of a later turn keeps of its prompt, which is this arm's own."""
+    """Return what the sample of a later turn keeps of its prompt, which is this arm's own."""
     return {"conversation": prompt.conversation, "turn": prompt.turn, "prompt_ids": [*prompt.ids] or None}
 
 
 def _without(
     failed: Mapping[Arm, str], due: list[stopping.Turn], store: RunStore, watcher: Watcher
 ) -> list[stopping.Turn]:
-    """The turns of the arms that did not fail while they were warmed up; the others are noted.
+    """Return the turns of the arms that did not fail while they were warmed up; note the others.
 
     Raises:
         UnavailableError: none is left.
@@ -510,7 +516,7 @@ def _without(
 
 
 def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> dict[Arm, str]:
-    """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it.
+    """Generate and drop some tokens of every arm: a shape's first forward is slow, and no arm should pay it.
 
     Returns:
         Arms that failed, each with the reason. What breaks a drafter from a file or an engine of others here

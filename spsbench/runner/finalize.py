@@ -32,7 +32,7 @@ class TokenReader(Protocol):
 
 
 def token_texts(ids: Iterable[int], tokenizer: TokenReader) -> dict[str, str]:
-    """The text of each id by the id's digits; empty for special tokens.
+    """Return the text of each id by the id's digits; empty for special tokens.
 
     Each is read after an ``a``: some tokenizers drop the space before the first word they decode. A
     part of a character reads as U+FFFD.
@@ -56,8 +56,8 @@ def score_here(task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prom
     """Score in this process, in batches; see ``Scorer``."""
     for start in range(0, len(samples), _BATCH):
         batch = samples[start : start + _BATCH]
-        asked = [prompts[sample.example_id] for sample in batch]
-        scores = task.score(asked, [sample.generation.text for sample in batch])
+        batch_prompts = [prompts[sample.example_id] for sample in batch]
+        scores = task.score(batch_prompts, [sample.generation.text for sample in batch])
         yield from zip((sample.key for sample in batch), scores, strict=True)
 
 
@@ -86,15 +86,15 @@ def score(
 
 
 def _references(store: RunStore) -> dict[str, Prompt]:
-    found = {prompt.example_id: prompt for prompt in store.prompts()}
-    if strangers := {example for example, _, _ in store.done()} - found.keys():
+    prompts = {prompt.example_id: prompt for prompt in store.prompts()}
+    if strangers := {example for example, _, _ in store.done()} - prompts.keys():
         why = f"{store.directory} holds a sample of {min(strangers)!r}, which is not one of its prompts."
         raise UsageError(why, flag="RUN", remedy="Restore prompts.jsonl.")
-    return found
+    return prompts
 
 
 def unscored(task: Task, store: RunStore, *, again: bool = False) -> list[Sample]:
-    """The finished samples that ``score`` would score; its arguments."""
+    """Return the finished samples that ``score`` would score; arguments are its own."""
     if task.headline is None:
         return []
     references = _references(store)
@@ -115,7 +115,7 @@ def _note_figures(store: RunStore, figures: Mapping[str, Recorded]) -> None:
 def _corpus_figures(
     task: Task, done: Sequence[Sample], references: Mapping[str, Prompt]
 ) -> Mapping[str, Recorded]:
-    """By metric the figures of each arm's outputs, of metrics that give no sums.
+    """Return by metric the figures of each arm's outputs, for metrics that give no sums.
 
     Where arms finished different prompts, also of the prompts that all of them have.
     """
@@ -129,25 +129,25 @@ def _corpus_figures(
         for arm, own in by_arm.items()
     }
     shared = shared_prompts(scored)
-    found: dict[str, dict[str, Any]] = {kind.name: {} for kind in kinds}
+    by_metric: dict[str, dict[str, Any]] = {kind.name: {} for kind in kinds}
     for kind, (arm, own) in product(kinds, by_arm.items()):
         figures: dict[str, RecordedFigure] = {}
         for part in [own] if shared is None else [own, [one for one in own if one.example_id in shared]]:
             due = [sample for sample in part if sample.example_id in scored[arm]]
             if due:
-                asked = [references[sample.example_id] for sample in due]
-                figure = task.corpus_figure(kind, asked, [sample.generation.text for sample in due])
+                due_prompts = [references[sample.example_id] for sample in due]
+                figure = task.corpus_figure(kind, due_prompts, [sample.generation.text for sample in due])
                 covered = outputs_sha256((sample.example_id, sample.sample_index) for sample in part)
                 figures[covered] = {"figure": figure, "low": None, "high": None}
         if scored[arm]:
-            found[kind.name][arm] = figures
-    return found
+            by_metric[kind.name][arm] = figures
+    return by_metric
 
 
 def _sums_of_files(
     samples: pd.DataFrame, info: Mapping[str, Any], kinds: Sequence[MetricKind]
 ) -> dict[str, Recorded]:
-    """Figures and intervals by metrics whose file a report does not run."""
+    """Return figures and intervals by metrics whose file a report does not run."""
     by_arm = {str(arm): own for arm, own in finished(samples).groupby("arm", sort=False)}
     reportable = corpus_metrics(info)
     return {
@@ -158,7 +158,7 @@ def _sums_of_files(
 
 
 def finalize(store: RunStore, tokenizer: TokenReader | None, task: Task | None = None) -> Summary:
-    """Derive tables, summary and report from the journal; the content of ``summary.json``."""
+    """Derive tables, summary and report from the journal; return the content of ``summary.json``."""
     store.write_parquet()
     frames = read_frames(store.directory)
     if tokenizer is not None:

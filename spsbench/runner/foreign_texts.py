@@ -63,13 +63,13 @@ REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "
 
 
 def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
-    """Return the answer that a line keeps, with what the engine reported."""
-    found: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
+    """Return the answer on a line, with what the engine reported."""
+    fields: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
     for name in REPORTED:
         with suppress(ProtocolError):
-            read(Answer, found | {name: row.get(name)})
-            found[name] = row.get(name)
-    return read(Answer, found)
+            read(Answer, fields | {name: row.get(name)})
+            fields[name] = row.get(name)
+    return read(Answer, fields)
 
 
 def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Reading:
@@ -89,7 +89,7 @@ class Reader:
     sampling: SamplingParams
 
     def read(self, path: Path) -> Iterator[Foreign]:
-        """The texts of a file of JSON lines (``.gz`` too), or of another tool's, one by one."""
+        """Yield the texts of a file of JSON lines (``.gz`` too), or of another tool's."""
         for line, row in rows(path, FLAG) if recognised(path, FLAG) is None else samples(path, FLAG):
             try:
                 text = self.text(line, row)
@@ -99,7 +99,7 @@ class Reader:
                 yield text
 
     def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
-        """The text of one line, of another tool's the first; ValueError says what is wrong with it."""
+        """Return the text of one line, or the first of another tool's line; ValueError says what is wrong."""
         row = next(iter(samples_in(row)), {})
         prompt, _ = self._ids(row, "prompt", special=True)
         completion, ours = self._ids(row, "completion", special=False)
@@ -110,18 +110,18 @@ class Reader:
         for length in (source, len(prompt) - source + len(completion)):
             if length > self.context_window:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
-        said = row.get("sampling")
-        sampling = self.sampling if said is None else sampling_of(said)
+        own_sampling = row.get("sampling")
+        sampling = self.sampling if own_sampling is None else sampling_of(own_sampling)
         if not sampling.greedy and sampling.temperature < COLDEST:
             why = f"below {COLDEST} rounding decides, and engines take another"
             raise ValueError(f"a temperature of {sampling.temperature:g} cannot be judged: {why}")
-        told = told_in(row, completion, retokenised=ours)
+        answer = told_in(row, completion, retokenised=ours)
         category = str(row.get("category") or "")
         drawn = bound(sampling, self.tokenizer)
-        return Foreign(line, prompt, completion, drawn, ours, told, category=category)
+        return Foreign(line, prompt, completion, drawn, ours, answer, category=category)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
-        """Token ids of a field, and whether they were made here from text."""
+        """Return the token ids of a field, and whether they were made here from text."""
         ids, text = row.get(f"{name}_ids"), row.get(name)
         if ids is None:
             if not isinstance(text, str):
@@ -149,7 +149,10 @@ class Audit:
         self.texts = self.tokens = self.retokenised = 0
         self.samplings: Counter[str] = Counter()
         self.first_impossible: dict[str, int | float] | None = None
-        self._target, self._draft, self._dtype, self._seed = target, draft, dtype, seed
+        self._target = target
+        self._draft = draft
+        self._dtype = dtype
+        self._seed = seed
         self._sums: dict[str, Sums] = {}
         self._tokens_of: Counter[str] = Counter()
 
@@ -173,27 +176,30 @@ class Audit:
         wrong = reading.impossible.nonzero()
         if len(wrong) and self.first_impossible is None:
             index = int(wrong[0])
-            row, token = reading.logits[index].float(), text.completion[index]
+            row = reading.logits[index].float()
+            token = text.completion[index]
             gap = float(row.max() - row[token])
             self.first_impossible = {"line": text.line, "index": index, "token_id": token, "gap": gap}
 
     def bound(self, level: float) -> float | None:
-        """The leakage that these texts rule out, but for one time in 1 / ``level``; None without a draft."""
+        """Return the leakage that these texts rule out, with error probability ``level``; None without a
+        draft.
+        """
         _, prompts = evidence_stats.per_prompt(self._table())
         if prompts.empty:
             return None
-        found = evidence_stats.leakage(prompts, everywhere=self._is_exact(), level=level)
-        return None if found is None else found["bound"]
+        leakage = evidence_stats.leakage(prompts, everywhere=self._is_exact(), level=level)
+        return None if leakage is None else leakage["bound"]
 
     def evidence(self, log_e: float | None = None) -> Evidence | None:
-        """What may be said after any text, however often one looks: see ``evidence_of``."""
+        """Return what holds after any text, however often it is evaluated: see ``evidence_of``."""
         return evidence_of(self._table(), exact=self._is_exact(), log_e=log_e)
 
     def judged(self) -> dict[str, Any]:
         """The facts of ``evidence_of`` over all texts, with ``verdict`` and ``reasons`` that count the tests
         for a fixed sample too, and this object's own counts."""
-        found = self.evidence()
-        facts: dict[str, Any] = {"reasons": ["no text"]} if found is None else {**found}
+        evidence = self.evidence()
+        facts: dict[str, Any] = {"reasons": ["no text"]} if evidence is None else {**evidence}
         facts.setdefault("verdict", NO_EVIDENCE)
         alarms = [] if facts["verdict"] == NO_EVIDENCE else _fixed_sample_alarms(facts)
         if alarms:
@@ -223,7 +229,9 @@ def is_exact(target: CausalLM, theirs: torch.dtype | None) -> bool:
 
 def _fixed_sample_alarms(facts: dict[str, Any]) -> list[str]:
     alarms = []
-    score, cells, leak = facts["log_score"], facts["transform"], facts["leakage"]
+    score = facts["log_score"]
+    cells = facts["transform"]
+    leak = facts["leakage"]
     if score is not None and score["p_value"] < LEVEL:
         alarms.append(f"log-score: z {score['z']:+.1f}")
     if cells is not None and cells["p_value"] < LEVEL:

@@ -55,7 +55,7 @@ class Models:
 
     @property
     def quantiser(self) -> str | None:
-        """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
+        """What quantises weights over torch, otherwise than ONNX Runtime does; None where nothing does."""
         quantised = any(Precision(dtype).quantise for dtype in self.dtypes)
         return LIBRARY if quantised and self.backend == TORCH else None
 
@@ -136,7 +136,7 @@ class Material(Models):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt."""
+        """Number of tokens of the longest prompt."""
         return max(len(prompt.ids) for prompt in self.prompts)
 
     def label(self) -> str:
@@ -178,16 +178,16 @@ def find_material(settings: MaterialSettings) -> Material:
     """
     task = load_task(settings.task, turns=settings.turns)
     models = find_models(settings)
-    asked = read_prompts(settings, task, models.source)
-    slots = max(len(prompt.ids) for prompt in asked.prompts) + asked.max_new_tokens
+    read = read_prompts(settings, task, models.source)
+    slots = max(len(prompt.ids) for prompt in read.prompts) + read.max_new_tokens
     plain = Arm("ars", 0, EAGER, task.default_sampling, SamplingParams())
-    models.room_for([plain], slots, asked.max_new_tokens)
+    models.room_for([plain], slots, read.max_new_tokens)
     return Material(
         task=task,
-        data=asked.data,
-        prompts=asked.prompts,
-        max_new_tokens=asked.max_new_tokens,
-        chat_template=asked.chat_template,
+        data=read.data,
+        prompts=read.prompts,
+        max_new_tokens=read.max_new_tokens,
+        chat_template=read.chat_template,
         seed=settings.seed,
         **models.shared(),
     )
@@ -251,15 +251,15 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
     undone = [part.dequantised for part in (source.target, source.draft)]
     same = source.target.location == source.draft.location
     roles = ["weights"] if same else ["target", "draft"]
-    said = [
+    sentences = [
         f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
     ]
     kept = [Precision(dtype).quantise for dtype in dtypes]
     if backend != TORCH:
-        return said + [
+        return sentences + [
             f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits
         ]
     if kept[0] == kept[1]:
-        return said + [f"weights quantised to {described(bits)}" for bits in kept[:1] if bits]
+        return sentences + [f"weights quantised to {described(bits)}" for bits in kept[:1] if bits]
     roles_kept = zip(("target", "draft"), kept, strict=True)
-    return said + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]
+    return sentences + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]

@@ -72,15 +72,17 @@ class PeerArms(ExitStack):
                 except (PeerGone, UnavailableError) as error:
                     last = _last_line(self._logs / _log_name(arm))
                     self._described[setting] = f"{error} (its log ends: {last})" if last else str(error)
-            found = self._described[setting]
-            if isinstance(found, str):
-                self.left_out[arm] = found
+            described = self._described[setting]
+            if isinstance(described, str):
+                self.left_out[arm] = described
 
     def engine(self, arm: Arm) -> PeerEngine:
         """The engine of an arm; one process serves arms that differ in sampling alone."""
         setting = _setting(arm)
         if setting not in self._engines:
-            kind, source, info = find_peer(arm.engine), self._plan.source, self._pair.info
+            kind = find_peer(arm.engine)
+            source = self._plan.source
+            info = self._pair.info
             load = Load(
                 target=kind.converted(model_folder(source.target)),
                 draft=kind.converted(model_folder(source.draft)) if arm.method == "sps" else None,
@@ -98,26 +100,31 @@ class PeerArms(ExitStack):
         return self._engines[setting]
 
     def versions(self) -> dict[str, str]:
-        """Name, version and environment of each engine that was started, by how it was asked for."""
-        told = {
-            engine: found for (engine, *_), found in self._described.items() if isinstance(found, Described)
+        """Return name, version and environment of each engine that was started, by how it was asked for."""
+        by_engine = {
+            engine: described
+            for (engine, *_), described in self._described.items()
+            if isinstance(described, Described)
         }
-        where = {engine: found.settings.get("environment") for engine, found in told.items()}
+        where = {engine: described.settings.get("environment") for engine, described in by_engine.items()}
         return {
-            engine: f"{found.engine} {found.version}" + (f" ({where[engine]})" if where[engine] else "")
-            for engine, found in told.items()
+            engine: f"{described.engine} {described.version}"
+            + (f" ({where[engine]})" if where[engine] else "")
+            for engine, described in by_engine.items()
         }
 
     def rules(self) -> dict[str, str]:
-        """The rule by which each speculative arm of another engine accepts tokens, as it reports."""
+        """Return the rule by which each speculative arm of an external engine accepts tokens, as it
+        reports.
+        """
         return {
-            arm.name: found.rule or UNTOLD_RULE
+            arm.name: described.rule or UNTOLD_RULE
             for arm in self._plan.arms
-            if arm.method == "sps" and (found := self._of(arm)) is not None
+            if arm.method == "sps" and (described := self._of(arm)) is not None
         }
 
     def record(self) -> dict[str, Any]:
-        """What run.json keeps of every arm under ``engines``; nothing without a peer.
+        """Return what run.json keeps of every arm under ``engines``; nothing without an external engine.
 
         See ``Described``; ``unseen`` is that of ``PeerEngine``, and ``separate`` says whether it answered in
         its own process.
@@ -127,15 +134,15 @@ class PeerArms(ExitStack):
             if not is_peer(arm):
                 ours = _of_ours(arm, self._pair)
                 record[arm.name] = {**ours, "limits": [], "unseen": [], "separate": False}
-            elif (found := self._of(arm)) is not None:
-                told = {name: value for name, value in asdict(found).items() if name != "protocol"}
+            elif (described := self._of(arm)) is not None:
+                description = {name: value for name, value in asdict(described).items() if name != "protocol"}
                 unseen = list(self._engines[_setting(arm)].unseen)
-                record[arm.name] = {**told, "unseen": unseen, "separate": True}
+                record[arm.name] = {**description, "unseen": unseen, "separate": True}
         return record
 
     def _of(self, arm: Arm) -> Described | None:
-        found = self._described.get(_setting(arm)) if is_peer(arm) else None
-        return found if isinstance(found, Described) else None
+        described = self._described.get(_setting(arm)) if is_peer(arm) else None
+        return described if isinstance(described, Described) else None
 
 
 def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:
@@ -151,7 +158,7 @@ def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:
 
 
 def _of_ours(arm: Arm, pair: Pair) -> dict[str, Any]:
-    """The same of an engine that runs here; transformers warps and multiplies as we do."""
+    """Return the same record for an engine of spsbench; transformers warps and multiplies as we do."""
     stock = arm.engine.startswith("hf-")
     dtype = pair.info["draft" if arm.method == "draft" else "target"]["dtype"]
     return {
@@ -176,14 +183,14 @@ def _setting(arm: Arm) -> _Setting:
 
 
 def _log_name(arm: Arm) -> str:
-    """By the engine as shown, with a hash of all of it: commands may differ in their folders alone."""
+    """Return the engine as shown, with a hash of all of it: commands may differ only in their folders."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", shown_engine(arm.engine))[:40].strip("-.")
     digest = hashlib.sha256(arm.engine.encode()).hexdigest()[:6]
     return f"{name}-{digest}-{arm.method}" + (f"-k{arm.k}" if arm.k else "") + ".log"
 
 
 def _last_line(log: Path) -> str:
-    """The last line that says something, shortened: the folder goes if nothing else is measured."""
+    """Return the last line with text, shortened; its folder is removed if nothing else is measured."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     lines = [line for line in text.splitlines() if line.strip()]
     return shortened(lines[-1]) if lines else ""

@@ -64,7 +64,7 @@ _UNREADABLE = "Fewer --max-new-tokens or a smaller --batch leaves room for it."
 
 @torch.inference_mode()
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
-    """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
+    """Add to an output an independent forward's evidence; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
     tokens = generation.tokens
     if arm.sampling.beam is not None:
@@ -82,29 +82,32 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     knows = not drafts or drafter_kind(MODEL).settled(arm.drafter)[PROCESSED]
     draft_sampling = sampling if knows else replace(sampling, process=None)
     again = None if drafts else _own_draft_again(arm, prompt, generation, target)
-    kept, held = generation.kept_rows, []
+    kept, comparisons = generation.kept_rows, []
     if kept is not None:
-        held.append(
+        comparisons.append(
             RowsHeld("target", target, kept.target, generation, sampling, prompt.ids, k=arm.k, seed=seed)
         )
         if drafts or again is not None:
             model, law = (pair.draft, draft_sampling) if drafts else (target, sampling)
-            held.append(RowsHeld("draft", model, kept.draft, generation, law, prompt.ids, k=arm.k, seed=seed))
-    scores, sums = rescore.Scores(seed, len(generation.tokens)), Sums()
+            comparisons.append(
+                RowsHeld("draft", model, kept.draft, generation, law, prompt.ids, k=arm.k, seed=seed)
+            )
+    scores = rescore.Scores(seed, len(generation.tokens))
+    sums = Sums()
     evidence = TokenEvidence(array("f"), array("f"), array("i"), array("f"), array("f"))
     parts = rescore.readings(target, draft, prompt.ids, tokens, sampling, draft_sampling)
     for first, reading in parts:
         drawn = None if again is None else again[first : first + len(reading.tokens)]
-        _hold(held, first, (reading.logits, reading.draft_logits if drafts else drawn))
+        _hold(comparisons, first, (reading.logits, reading.draft_logits if drafts else drawn))
         # Without a name, under which its rows would be held beside those of the next part.
         sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
         evidence = evidence.followed_by(read)
         del reading, drawn  # the next part takes their place
     sums = rescore.rescored(sums)
-    for rows in held:
+    for rows in comparisons:
         sums |= rows.sums()
-    if kept is not None and len(held) == 1 and any(rows is not None for rows in kept.draft):
+    if kept is not None and len(comparisons) == 1 and any(rows is not None for rows in kept.draft):
         sums[f"{DECIDED}_recorded"] = (generation.losslessness or {}).get(DECIDED, 0.0)
     generation.kept_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
@@ -112,7 +115,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
 
 
 def _hold(held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None]) -> None:
-    """Compare the rows that were kept, of the target and perhaps of the draft, with their models' logits."""
+    """Compare the rows that were kept, of target and perhaps draft, with their models' logits."""
     for rows, own in zip(held, logits, strict=False):
         assert own is not None
         rows.add(first, own)
@@ -121,14 +124,15 @@ def _hold(held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None])
 def _judged_with_own_draft(
     arm: Arm, generation: Generation, first: int, reading: Reading, again: Tensor | None
 ) -> Reading:
-    """A reading of the positions from ``first`` on with the rows of the drafter that the output had; as it is
-    where none were kept."""
+    """Return a reading of the positions from ``first`` on with the rows of the drafter that the output
+    had; unchanged where none were kept.
+    """
     shown = rescore.recorded_rows(generation, first, reading.logits) if _shows_rows(arm) else None
     return reading if shown is None else rescore.with_draft(reading, generation, first, shown, again)
 
 
 def _shows_rows(arm: Arm) -> bool:
-    """Whether an output is judged with the rows that a drafter beside the draft model recorded."""
+    """Return whether an output is judged with the rows of a drafter other than the draft model."""
     return arm.method == "sps" and arm.drafter.name != MODEL
 
 
@@ -148,7 +152,7 @@ def _own_draft_again(arm: Arm, prompt: Prompt, generation: Generation, target: C
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
-    """The SpS arms of the built-in engines under ``PROOF_SAMPLING``, each engine and K once."""
+    """Return the SpS arms of the built-in engines under ``PROOF_SAMPLING``, each engine and K once."""
     own = [
         arm
         for arm in arms
@@ -161,8 +165,7 @@ def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
-    """The prompts that every arm of the proof is asked; the first ones of the run, of conversations the first
-    turns."""
+    """Return the prompts that every arm of the proof is asked: the run's first ones, first turns only."""
     arms = len(proof_arms(plan.arms))
     if not (plan.config.proof and arms):
         return ()
@@ -172,7 +175,7 @@ def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
 
 
 def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watcher: Watcher) -> None:
-    """``draw_proof`` into run.json under ``proof``. Should it fail, the run is none the worse for it."""
+    """Put ``draw_proof`` into run.json under ``proof``. If it fails, the run is still valid."""
     announce_proof(plan, watcher)
     note_proof(store, proven(plan, pair, backends), watcher)
 
@@ -183,7 +186,7 @@ def announce_proof(plan: Plan, watcher: Watcher) -> None:
 
 
 def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
-    """``draw_proof``, or its failure under ``error``."""
+    """Return ``draw_proof``, or its failure under ``error``."""
     try:
         return draw_proof(plan, pair, backends)
     except FAILURES as error:
@@ -264,7 +267,7 @@ def checked(arm: Arm, prompt: Prompt, seed: int, answer: Attempt, pair: Pair) ->
 
 
 def _judged(arm: Arm, rows: Sequence[tuple[Any, ...]], engine: str, dtype: str) -> ArmProof:
-    """An arm with its engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
+    """Return an arm's engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
     import pandas as pd
 
     columns = ["example_id", "error", "new_tokens", "finish_reason", "losslessness"]

@@ -29,7 +29,7 @@ from spsbench.runner.engines import EngineFactory
 
 
 def backend_choice(config: RunConfig) -> str:
-    """The backend to choose from; a split target has torch alone."""
+    """Return the backends to choose from; a split target has torch only."""
     if config.ranks == 1:
         return config.backend
     if config.backend == ONNXRUNTIME:
@@ -42,7 +42,7 @@ def backend_choice(config: RunConfig) -> str:
 
 
 def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
-    """Refuse what needs a split target whole, before a weight is loaded."""
+    """Refuse, before a weight is loaded, what needs a split target whole."""
     if config.ranks == 1:
         return
     ranks_of(config)
@@ -75,7 +75,7 @@ def _needing_it_whole(
 
 
 def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:
-    """This process among those that a run's target is split over; None for a target in one process."""
+    """Return this process among those that a run's target is split over; None for a target in one process."""
     if config.ranks == 1:
         return None
     ranks = tensor_parallel.joined()
@@ -113,21 +113,21 @@ def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
 
 
 def launch_command(count: int, arguments: Sequence[str]) -> str:
-    """The command that starts spsbench in so many processes of this machine."""
+    """Return the command that starts spsbench in so many processes of this machine."""
     command = ("torchrun", "--nproc-per-node", str(count), "-m", "spsbench")
     return shlex.join([*command, *arguments])
 
 
 def _device(name: str) -> torch.device:
-    """The device of a split target: GPUs, one a process, or the CPU where there are none."""
+    """Return the device of a split target: GPUs, one a process, or the CPU where there are none."""
     if name not in ("auto", "cpu", "cuda"):
         why = f"{name} is one device, and each process has its own."
         raise UsageError(why, flag="--device", remedy="Use auto.")
     device = resolve_device(name)
-    found = torch.accelerator.current_accelerator()
-    if found is not None and found.type != device.type:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and accelerator.type != device.type:
         raise UsageError(
-            f"transformers splits a model over the devices that it sees, which are {found.type}.",
+            f"transformers splits a model over the devices that it sees, which are {accelerator.type}.",
             flag="--device",
             remedy="Use auto, or hide them: CUDA_VISIBLE_DEVICES= before the command.",
         )
@@ -139,7 +139,7 @@ def _device(name: str) -> torch.device:
 
 
 def follow(ranks: tensor_parallel.Ranks) -> int:
-    """What a process does that does not lead: it answers to the first one until that ends.
+    """Serve the first process, in any other one, until the first ends.
 
     It prints nothing but what went wrong here alone. It leaves Ctrl-C to the first process and dies of
     SIGTERM and SIGHUP without a word: launchers send these to all processes, and the first one explains.
@@ -159,7 +159,7 @@ def follow(ranks: tensor_parallel.Ranks) -> int:
 
 
 def _answer(ranks: tensor_parallel.Ranks) -> None:
-    """One order after another until there are no more."""
+    """Carry out one order after another until there are no more."""
     pair: Pair | None = None
     backends: EngineFactory | None = None
     while True:
@@ -182,9 +182,10 @@ def _answer(ranks: tensor_parallel.Ranks) -> None:
 
 
 def _load(ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
-    """This process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
+    """Load this process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
     wanted, dtypes = ranks.share()
-    source, device = find_pair(wanted), ranks.device
+    source = find_pair(wanted)
+    device = ranks.device
     size = source.vocab_size
     target = tensor_parallel.load_split(source.target, dtypes[0], size, "--target", ranks)
     if device.type == "cpu":
@@ -203,7 +204,7 @@ def _split(pair: Pair) -> tensor_parallel.SplitLM:
 def engine_factory(
     pair: Pair, slots: int, corpus: Sequence[Sequence[int]], peer: Callable[[Arm], Engine]
 ) -> EngineFactory:
-    """What builds a run's engines; see ``EngineFactory``."""
+    """Return what builds a run's engines; see ``EngineFactory``."""
     ranks = pair.target.ranks if isinstance(pair.target, tensor_parallel.SplitLM) else None
     if ranks is not None and ranks.placement != FIRST:
         return AlikeEngineFactory(pair, slots, corpus)
@@ -242,7 +243,7 @@ class AlikeEngine:
 
 
 def generate_alike(engine: Engine, request: Request, target: tensor_parallel.SplitLM) -> Generation:
-    """A sequence, checked loop by loop (``SplitLM``) and once more as a whole against the other processes."""
+    """Generate a sequence, checked loop by loop (``SplitLM``) and as a whole against the other processes."""
     with target.ranks.together("a sequence"), target.alike():
         made = engine.generate(request)
         accepted = [loop.accepted for loop in made.loops or ()]

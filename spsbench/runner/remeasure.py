@@ -61,33 +61,33 @@ class Remeasuring:
     def budget_s(self) -> float:
         """Seconds for all further timings; by default as many as the first took, ``LEAST_S`` for a short
         run."""
-        asked = self._plan.config.remeasure_s
-        if asked is not None:
-            return asked
+        wanted_s = self._plan.config.remeasure_s
+        if wanted_s is not None:
+            return wanted_s
         # An interval that a run was stopped by holds prompts alone: nothing is gained by a longer look.
         looks = self._plan.config.precision is None and len(self._plan.prompts) >= FEWEST_PROMPTS
         return LEAST_S if looks and self._measured_s < LEAST_S else self._measured_s
 
     @property
     def _is_short(self) -> bool:
-        """Whether the run has met few states of its machine so far."""
+        """Whether the run has seen few states of its machine so far."""
         left = self.budget_s > max(self._spent_s, self._measured_s)
         return left and self._plan.config.remeasure_s is None
 
     def is_due(self) -> bool:
-        """Whether there is a round to be timed again, and time for it."""
+        """Return whether there is a round to be timed again, and time for it."""
         return bool(self._wanted())
 
     def carry_out(self, measure: Measure, watcher: Watcher) -> None:
         """Time rounds again, each timing into the store at once."""
         ended: RemeasuringEnd | None = None
-        hopeless, said = 0, set[bool]()
+        hopeless, announced = 0, set[bool]()
         while ended is None:
             wanted = self._wanted()
             if not wanted:
                 ended = "budget"
-            elif self._is_short not in said:
-                said.add(self._is_short)
+            elif self._is_short not in announced:
+                announced.add(self._is_short)
                 watcher.remeasuring(len(wanted), short=self._is_short)
             for place, attempt in wanted:
                 if self._spent_s >= self.budget_s:
@@ -107,7 +107,9 @@ class Remeasuring:
         self._note(ended)
 
     def _wanted(self) -> list[tuple[Round, int]]:
-        """The rounds of a pass with the number of their next attempt: disturbed ones, all of a short run."""
+        """Return the rounds of a pass with their next attempts' numbers: disturbed ones, all of a short
+        run.
+        """
         if self.budget_s <= self._spent_s:
             return []
         timings = [timing for timing in self._store.timings() if timing.condition == self._condition]
@@ -118,7 +120,7 @@ class Remeasuring:
         return [(place, attempts[place] + 1) for place in chosen if place in self._rounds]
 
     def _groups(self, place: Round, attempt: int) -> Iterator[list[Turn]]:
-        """The turns of a round, its arms in another order than before."""
+        """Yield the turns of a round, its arms in another order than before."""
         arms: dict[Arm, list[Turn]] = {}
         for turn in self._rounds[place]:
             arms.setdefault(turn.arm, []).append(turn)
@@ -129,7 +131,7 @@ class Remeasuring:
         return together(turns)
 
     def _made_of(self, attempt: int, turn: Turn, answer: Attempt) -> Sample:
-        """The sample that has the times of an answer, and all else of what was written before."""
+        """Return the sample with an answer's times and all else as it was written before."""
         before = self._store.first(turn.key)
         sample = replace(before, attempt=attempt, order=turn.order, error=None, conditions={}, scores={})
         if not isinstance(answer, Generation):
@@ -167,12 +169,13 @@ class Remeasuring:
 
 
 def is_due(plan: Plan, store: RunStore) -> bool:
-    """Whether a run that has all of its sequences is to be timed further, under its latest conditions."""
-    info, asked = store.run_info(), plan.config.remeasure_s
+    """Return whether a run that has all of its sequences is to be timed further, in its latest conditions."""
+    info = store.run_info()
+    wanted_s = plan.config.remeasure_s
     before = info.get("remeasured")
     if info.get("interval") is None or not store.timings():
         return False
-    if before is not None and (asked is None or asked <= before["seconds"]):
+    if before is not None and (wanted_s is None or wanted_s <= before["seconds"]):
         return False
     latest = len(info.get("conditions") or [None]) - 1
     return Remeasuring(plan, store, latest, plan.arms).is_due()

@@ -76,12 +76,13 @@ class Room:
         flag, remedy = "--batch", "Give smaller or fewer batches, or fewer --max-new-tokens."
         if self.sequences == 1:
             what = f"the models, the caches of {self.slots} tokens and their rows"
-            flag, remedy = "--max-new-tokens", "Give fewer, shorter prompts, or --dtype bfloat16."
+            flag = "--max-new-tokens"
+            remedy = "Give fewer, shorter prompts, or --dtype bfloat16."
         require_free(self.total, device, what, flag, remedy)
 
 
 def _size(size: int) -> str:
-    """Three figures: ``16.4 GiB``, ``1.10 GiB``, ``512 MiB``, ``26 KiB``."""
+    """Return three figures: ``16.4 GiB``, ``1.10 GiB``, ``512 MiB``, ``26 KiB``."""
     if size >= _GIB:
         return f"{size / _GIB:.{1 if size >= 10 * _GIB else 2}f} GiB"
     return (
@@ -100,7 +101,7 @@ def room_of(
     max_new_tokens: int,
     split: int = 1,
 ) -> Room:
-    """What a run of the arms takes whose longest sequence has ``slots`` tokens, the last draft included.
+    """Return the memory for a run of the arms whose longest sequence has ``slots`` tokens, drafts included.
 
     Args:
         loaded: the weights of the pair.
@@ -134,7 +135,7 @@ def room_of(
     kept = 0
     if device.type != "cpu":
         kept = max(loop, min(MOST_BYTES, loop * (slots if graphed else max_new_tokens)))
-    held = kept if graphed else 0
+    graph_bytes = kept if graphed else 0
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
-    return Room(weights, columns * per_token, max(kept, held + read), forward, at_once, slots)
+    return Room(weights, columns * per_token, max(kept, graph_bytes + read), forward, at_once, slots)

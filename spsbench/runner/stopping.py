@@ -52,7 +52,7 @@ class Turn:
 
     @property
     def unit(self) -> str:
-        """What is run whole or not at all: its wave, or its prompt where there are none."""
+        """What is run as a whole or not at all: its wave, or its prompt where there are none."""
         return self.wave or self.prompt.example_id
 
 
@@ -73,7 +73,8 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
         ends = zip(starts, [*starts[1:], len(prompts)], strict=True)
         waves = [(list(prompts[start:end]), list(range(samples))) for start, end in ends]
     for wave, indices in waves:
-        name, shuffled = wave[0].example_id, list(arms)
+        name = wave[0].example_id
+        shuffled = list(arms)
         random.Random(derive_seed(root_seed, name, indices[0], "order")).shuffle(shuffled)
         wave.sort(key=lambda prompt: prompt.turn)
         for order, arm in enumerate(shuffled):
@@ -94,12 +95,12 @@ def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> 
 
 
 def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
-    """Consecutive turns that an engine answers at once: of an arm with a batch a wave, else each alone.
+    """Yield groups of consecutive turns that an engine answers at once: an arm's wave, else one turn.
 
     Later turns of its conversations are answered when the earlier ones are there.
     """
-    for _, found in groupby(turns, key=lambda turn: (turn.wave, turn.arm, turn.prompt.turn)):
-        group = list(found)
+    for _, run in groupby(turns, key=lambda turn: (turn.wave, turn.arm, turn.prompt.turn)):
+        group = list(run)
         if group[0].arm.batch > 1:
             yield group
         else:
@@ -135,25 +136,27 @@ class Expectation:
 
     @property
     def prompts(self) -> int:
-        """After how many the run will end."""
+        """After how many prompts the run will end."""
         return min(self.pool, *(n for n in (self.needed, self.affordable) if n is not None))
 
     def sentence(self) -> str:
         """E.g. ``About 120 of 500 prompts expected for ±1%: 4 min of measuring.``"""
-        told = []
+        sentences = []
         if self.precision is not None and self.needed is not None:
-            asked = f"±{100 * self.precision:g}%"
+            width = f"±{100 * self.precision:g}%"
             if self.needed > self.pool:
-                told.append(f"About {self.needed} prompts expected for {asked}; the run has {self.pool}.")
+                sentences.append(
+                    f"About {self.needed} prompts expected for {width}; the run has {self.pool}."
+                )
             else:
-                told.append(f"About {self.needed} of {self.pool} prompts expected for {asked}.")
+                sentences.append(f"About {self.needed} of {self.pool} prompts expected for {width}.")
         if self.affordable is not None and self.affordable <= self.prompts < self.pool:
-            told.append(
+            sentences.append(
                 f"The budget of {duration(self.budget_s or 0)} is expected to end it after {self.prompts}."
             )
-        elif told:
-            told.append(f"{duration(self.prompts * self.prompt_s)} of measuring.")
-        return " ".join(told)
+        elif sentences:
+            sentences.append(f"{duration(self.prompts * self.prompt_s)} of measuring.")
+        return " ".join(sentences)
 
 
 def duration(seconds: float) -> str:
@@ -170,10 +173,12 @@ def expectation(
     prompts: int,
     measured_s: float,
 ) -> Expectation | None:
-    """Expect of a run what some prompts have shown, which took ``measured_s`` seconds."""
+    """Estimate a run's end from prompts so far, which took ``measured_s`` seconds."""
     if prompts < EXPECTABLE:
         return None
-    precision, budget_s, prompt_s = config.precision, config.budget_s, measured_s / prompts
+    precision = config.precision
+    budget_s = config.budget_s
+    prompt_s = measured_s / prompts
     needed = [] if precision is None else [prompts_needed(times, precision) for _, _, times in arms]
     # An arm without an answer, e.g. one that mostly fails, may take all there are.
     most = max((pool if n is None else n for n in needed), default=None)
@@ -183,7 +188,7 @@ def expectation(
 
 
 def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, Path] | None:
-    """What the latest run of the same task, pair and arms lets expect, and which run that is."""
+    """Return the expectation by the latest run of the same task, pair and arms, and that run's directory."""
     wanted = _comparable(plain(plan.identity()))
     for path in sorted(results.glob("*/run.json"), key=lambda path: path.parent.name, reverse=True):
         if path.parent.resolve() == but.resolve():
@@ -191,11 +196,11 @@ def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, P
         try:
             with RunStore.open(path.parent) as store:
                 same = not differences(_comparable(store.run_info().get("identity") or {}), wanted)
-                found = _shown(plan, store) if same else None
+                expected = _shown(plan, store) if same else None
         except (SpsbenchError, OSError):
             continue  # a run that cannot be read says nothing, and is not this one's concern
-        if found is not None:
-            return found, path.parent
+        if expected is not None:
+            return expected, path.parent
     return None
 
 
@@ -204,7 +209,7 @@ def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(plan: Plan, store: RunStore) -> Expectation | None:
-    """What an earlier run of the same arms lets expect."""
+    """Return the expectation that an earlier run of the same arms gives."""
     done = finished(store.frames().samples)
     timings, measured_s = Timings(due=0), 0.0
     rows: Iterator[Any] = done.itertuples()
@@ -217,9 +222,9 @@ def _shown(plan: Plan, store: RunStore) -> Expectation | None:
 
 
 def _spent(conditions: Mapping[str, float] | None, prefill_s: float, decode_s: float) -> float:
-    """Seconds that a sequence took; of one that was not timed as a whole those of its forwards."""
-    told = conditions.get(SPENT) if isinstance(conditions, Mapping) else None
-    return float(prefill_s + decode_s) if told is None else float(told)
+    """Return the seconds that a sequence took; those of its forwards where the whole was not timed."""
+    spent_s = conditions.get(SPENT) if isinstance(conditions, Mapping) else None
+    return float(prefill_s + decode_s) if spent_s is None else float(spent_s)
 
 
 Reason = Literal["precision", "budget", "prompts"]
@@ -251,7 +256,8 @@ class StoppingRule:
         if sample.condition != self._condition:
             self._condition = sample.condition
             self._timings.forget_times()
-        made, tokens = sample.generation, len(sample.generation.tokens)
+        made = sample.generation
+        tokens = len(sample.generation.tokens)
         timing = (made.decode_s, tokens) if sample.error is None and tokens else None
         self._timings.add(*sample.key, timing)
         self._begun.add(sample.wave or sample.example_id)
@@ -273,7 +279,7 @@ class StoppingRule:
         return sum(self._spent_s.values())
 
     def reason(self) -> Reason | None:
-        """Why the run is over, None while it is not; precision comes first where several hold."""
+        """Return why the run is over, None while it is not; precision comes first where several hold."""
         if self._is_precise():
             return "precision"
         if self.prompts >= len(self._planned):
@@ -283,12 +289,12 @@ class StoppingRule:
         return "budget" if used_up else None
 
     def due(self, missing: Sequence[Turn]) -> list[Turn]:
-        """The missing turns that are to be run: if the run is over, those of begun prompts alone."""
+        """Return the missing turns that are to be run: if the run is over, only those of begun prompts."""
         over = self.reason() is not None
         return [turn for turn in missing if not over or turn.unit in self._begun]
 
     def until_over(self, groups: Iterable[list[Turn]]) -> Iterator[list[Turn]]:
-        """Turns that are run together, until the run is over; a begun prompt or wave is always run whole.
+        """Yield groups of turns until the run is over; a begun prompt or wave is always run as a whole.
 
         The samples of a group must have been added before the next group is taken.
         """
@@ -300,11 +306,11 @@ class StoppingRule:
                 yield group
 
     def expectation(self) -> Expectation | None:
-        """How many prompts the run will take; None while too few are there to say."""
+        """Return how many prompts the run will take; None while too few are there to say."""
         return expectation(self._config, self._arms(), len(self._planned), self.prompts, self.measured_s)
 
     def note(self, store: RunStore, *, ended: bool) -> None:
-        """Bring run.json up to date with how far a run is."""
+        """Record in run.json how far a run is."""
         before = store.run_info().get("stopping") or {}
         record: Stopping = {
             "until": self._config.until_ci,
@@ -328,42 +334,42 @@ class StoppingRule:
         return self._compared
 
     def _is_precise(self) -> bool:
-        asked = self._config.precision
-        if asked is None:
+        precision = self._config.precision
+        if precision is None:
             return False
-        found = [anytime_speedup(times) for _, _, times in self._arms()]
-        widths = [None if speedup is None else relative_half_width(speedup) for speedup in found]
-        return bool(widths) and all(width is not None and width <= asked for width in widths)
+        speedups = [anytime_speedup(times) for _, _, times in self._arms()]
+        widths = [None if speedup is None else relative_half_width(speedup) for speedup in speedups]
+        return bool(widths) and all(width is not None and width <= precision for width in widths)
 
     def _recorded(self) -> Iterator[StoppedArm]:
         for arm, baseline, times in self._arms():
-            if (found := anytime_speedup(times)) is not None:
+            if (speedup := anytime_speedup(times)) is not None:
                 yield {
                     "arm": arm,
                     "baseline": baseline,
                     "prompts": len(times),
-                    "ratio": found.ratio,
-                    "low": found.low,
-                    "high": found.high,
-                    "half_width": relative_half_width(found),
+                    "ratio": speedup.ratio,
+                    "low": speedup.low,
+                    "high": speedup.high,
+                    "half_width": relative_half_width(speedup),
                 }
 
 
 def stopping_rule(plan: Plan, store: RunStore) -> StoppingRule | None:
-    """The rule of a run that may end early, or that once could; None for any other."""
+    """Return the rule of a run that may end early, or once could; None for any other."""
     limited = plan.config.until is not None
     return StoppingRule(plan, store.samples()) if limited or store.run_info().get("stopping") else None
 
 
 def foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) -> None:
-    """Say at the start what is known of how many prompts a run will take."""
+    """Report at the start how many prompts a run is expected to take."""
     sequences = plan.samples * len(plan.arms)
     if (own := rule.expectation()) is not None:
         watcher.expecting(own.prompts * sequences, own.sentence())
     elif (earlier := of_earlier_run(plan, results_dir(), store.directory)) is not None:
-        found, directory = earlier
-        said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
-        watcher.expecting(found.prompts * sequences, said)
+        expected, directory = earlier
+        forecast = f"{expected.sentence()} This is by {directory}." if expected.sentence() else ""
+        watcher.expecting(expected.prompts * sequences, forecast)
     elif plan.config.precision is not None:
         watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
     elif plan.config.budget_s is not None:
@@ -371,9 +377,9 @@ def foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) 
 
 
 def follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> None:
-    """Count a sequence, and after a whole prompt say how many are expected by now."""
+    """Count a sequence, and after a whole prompt report how many are expected by now."""
     before = rule.prompts
     rule.add(sample)
-    if rule.prompts > before and (found := rule.expectation()) is not None:
-        said = found.sentence() if rule.prompts == EXPECTABLE else ""
-        watcher.expecting(found.prompts * plan.samples * len(plan.arms), said)
+    if rule.prompts > before and (expected := rule.expectation()) is not None:
+        forecast = expected.sentence() if rule.prompts == EXPECTABLE else ""
+        watcher.expecting(expected.prompts * plan.samples * len(plan.arms), forecast)

@@ -81,7 +81,7 @@ class Lost(NamedTuple):
 
 
 def measuring(turns: Iterable[Turn]) -> list[Block]:
-    """A block for every prompt, or wave of them: all of its samples and arms, in the order of the turns.
+    """Return a block for every prompt, or wave of prompts: all of its samples and arms, in their order.
 
     They are compared with each other, so one worker measures them. Larger blocks would gain nothing, since a
     block costs a message, and would leave workers idle at the end.
@@ -93,7 +93,7 @@ def measuring(turns: Iterable[Turn]) -> list[Block]:
 def hand_out(
     blocks: Iterable[Block], pool: Any, workers: Sequence[int], lost: Callable[[int, str], None]
 ) -> Iterator[Completed]:
-    """Have all blocks done by a ``RayPool``, and yield each item's answer once, as they come.
+    """Have a ``RayPool`` carry out all blocks, and yield each item's answer once, as they arrive.
 
     A lost worker's items that were not answered go to the next free worker, before all others. Answers that
     come twice, from a worker that was thought lost, count once.
@@ -123,7 +123,7 @@ class _Hands:
         self._losses: Counter[Key] = Counter()
 
     def busy(self) -> bool:
-        """Give blocks to free workers; whether there is anything to wait for."""
+        """Give blocks to free workers; return whether there is anything to wait for."""
         while self._waiting and self.free:
             if due := self._due(self._waiting.popleft()):
                 worker = self.free.popleft()
@@ -135,7 +135,7 @@ class _Hands:
         return bool(self._at_work)
 
     def lost(self, event: Lost) -> None:
-        """A worker is gone, and somebody else finishes its block."""
+        """Have another worker finish a lost worker's block."""
         if event.worker in self.free:
             self.free.remove(event.worker)
         left = self.put_back(event.worker)
@@ -151,7 +151,7 @@ class _Hands:
             )
 
     def put_back(self, worker: int) -> Block | None:
-        """Have what a worker left of its block done next; it, or None if nothing is left."""
+        """Queue what a worker left of its block first; return it, or None if nothing is left."""
         block = self._at_work.pop(worker, None)
         left = None if block is None else self._due(block)
         if left is not None:
@@ -186,11 +186,11 @@ class RunWorker:
         self._answers: Iterator[tuple[Key, Any]] = iter(())
 
     def introduce(self) -> Introduction:
-        """Who this is; nothing is loaded for it."""
+        """Return who this is; nothing is loaded for it."""
         return Introduction(platform.node(), os.getpid(), describe_environment())
 
     def prepare(self, identity: dict[str, Any]) -> Conditions:
-        """Find task, data and models; the conditions that this worker measures under."""
+        """Find task, data and models; return the conditions that this worker measures under."""
         with _saying_where():
             self._plan: Plan = plan(self._config, later_turns=True)
             if lines := differences(identity, plain(self._plan.identity())):
@@ -200,7 +200,7 @@ class RunWorker:
         return of_any_board(conditions_of(self._plan, describe_environment(), gpu))
 
     def load(self) -> dict[str, Any]:
-        """Load the models and warm every arm up; what run.json keeps of them, see ``facts_of``."""
+        """Load the models and warm every arm up; return what run.json keeps of them, see ``facts_of``."""
         with _saying_where():
             self._pair: Pair = load(self._plan)
             corpus = tuple(prompt.ids for prompt in self._plan.prompts)
@@ -211,7 +211,7 @@ class RunWorker:
         return facts_of(self._plan, self._engines, self._pair, self._backends.fallbacks)
 
     def work(self, block: Block | None = None) -> tuple[Key, Any] | None:
-        """The next item's key and answer; None when the block is done."""
+        """Return the next item's key and answer; None when the block is done."""
         if block is not None:
             self._answers = getattr(self, f"_{block.work}")(block.items)
         return next(self._answers, None)
@@ -239,7 +239,7 @@ class RunWorker:
 
 @contextmanager
 def _saying_where() -> Iterator[None]:
-    """An error names the machine that it comes from."""
+    """Name this machine in an error of the block."""
     try:
         yield
     except SpsbenchError as error:
@@ -276,45 +276,47 @@ class RayPool:
         (answer,) = _ready(list(self._pending), 1)
         worker = self._pending.pop(answer)
         try:
-            found = _got(answer)
+            result = _got(answer)
         except _Gone as gone:
             self._drop(worker)
             return Lost(worker, str(gone))
-        if found is None:
+        if result is None:
             return Free(worker)
         self._to_ask = worker
-        return Completed(worker, *found)
+        return Completed(worker, *result)
 
     def ask(self, method: str, *arguments: Any, within_s: float | None = None) -> dict[int, Any]:
-        """What each worker answers to a call; those that are gone are left out."""
-        asked = {getattr(actor, method).remote(*arguments): worker for worker, actor in self._actors.items()}
-        ready = _ready(list(asked), len(asked), within_s)
-        found: dict[int, Any] = {}
+        """Return each worker's answer to a call; lost workers are left out."""
+        worker_of = {
+            getattr(actor, method).remote(*arguments): worker for worker, actor in self._actors.items()
+        }
+        ready = _ready(list(worker_of), len(worker_of), within_s)
+        answer_of: dict[int, Any] = {}
         reasons = []
-        for answer, worker in asked.items():
+        for answer, worker in worker_of.items():
             if answer not in ready:
                 self._drop(worker)
                 reasons.append(f"it did not answer within {within_s:g} s.")
                 continue
             try:
-                found[worker] = _got(answer)
+                answer_of[worker] = _got(answer)
             except _Gone as gone:
                 self._drop(worker)
                 reasons.append(str(gone))
-        if not found:
+        if not answer_of:
             raise UnavailableError(
-                f"no worker of {len(asked)} is there: {reasons[0]}",
+                f"no worker of {len(worker_of)} is there: {reasons[0]}",
                 flag=FLAG,
                 remedy=f"Each machine needs spsbench {__version__} with its libraries, free CPUs and memory.",
             )
-        return found
+        return answer_of
 
     def close(self) -> None:
         for worker in self.workers:
             self._drop(worker)
 
     def _drop(self, worker: int) -> None:
-        """Have nothing more to do with a worker; one that is only cut off must not compute on."""
+        """Stop using a worker; one that is only cut off must not compute on."""
         import ray
 
         ray.kill(self._actors.pop(worker))
@@ -322,7 +324,7 @@ class RayPool:
 
 @contextmanager
 def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: bool) -> Iterator[RayPool]:
-    """Workers for a run, as many as there is room for; they end with the block."""
+    """Yield workers for a run, as many as there is room for; they end with the block."""
     import ray
 
     ours = not ray.is_initialized()
