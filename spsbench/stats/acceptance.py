@@ -80,7 +80,7 @@ def mean_length(loops: pd.DataFrame) -> Interval | None:
 
 
 def share_of_optimum(loops: pd.DataFrame) -> RatioInterval | None:
-    """Accepted tokens over those that the best lossless rule expects of the same drafts, pooled.
+    """Return accepted tokens over those that the best lossless rule expects of the same drafts, pooled.
 
     With its 95% interval over prompts; None unless every loop has both, and where the optimum is 0. Above 1
     by chance and under lossy rules.
@@ -91,12 +91,12 @@ def share_of_optimum(loops: pd.DataFrame) -> RatioInterval | None:
     accepted, optimum = loops.groupby(conversation_of(loops), sort=False)[names].sum().to_numpy(np.float64).T
     if not optimum.sum():
         return None
-    found = pooled_ratio(accepted, optimum)
-    return {"ratio": found.estimate, "low": found.low, "high": found.high}
+    ratio = pooled_ratio(accepted, optimum)
+    return {"ratio": ratio.estimate, "low": ratio.low, "high": ratio.high}
 
 
 def disagreement(loops: pd.DataFrame) -> float | None:
-    """Standard errors between the accepted tokens and their expectation, the sum of beta.
+    """Return standard errors between the accepted tokens and their expectation, the sum of beta.
 
     Given the past, a test passes with probability beta, so accepted - beta sums to a martingale
     with variance sum beta (1 - beta), at most n alpha (1 - alpha). That bound makes the score
@@ -111,7 +111,9 @@ def disagreement(loops: pd.DataFrame) -> float | None:
 
 
 def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
-    """Sums over the loops of each prompt: [prompts], or [prompts, K+1] the loops with exactly j tokens."""
+    """Return sums over the loops of each prompt: [prompts], or [prompts, K+1] the loops with exactly j
+    tokens.
+    """
     import pandas as pd
 
     groups, ids = pd.factorize(conversation_of(loops))
@@ -140,12 +142,12 @@ def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
 
 
 def _at_least(spread: Floats) -> Floats:
-    """[groups, K+1] loops with exactly j -> [groups, K] loops with at least j, j = 1..K."""
+    """[groups, K] loops with at least j tokens, j = 1..K, from [groups, K+1] loops with exactly j."""
     return np.cumsum(spread[:, ::-1], axis=1)[:, ::-1][:, 1:]
 
 
 def _values(counts: Mapping[str, Floats], k: int) -> dict[str, Floats]:
-    """Every name that is a ratio of sums, [groups] or [groups, K]; NaN where it does not exist."""
+    """Return every name that is a ratio of sums, [groups] or [groups, K]; NaN where it does not exist."""
     joint, tried = _at_least(counts["accepted_at"]), _at_least(counts["tested_at"])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
@@ -161,7 +163,7 @@ def _values(counts: Mapping[str, Floats], k: int) -> dict[str, Floats]:
 
 
 def _complete(values: Mapping[str, Any], k: int) -> AcceptanceNames:
-    """Every name in the order of the legend, with the two alphas that are not ratios of sums."""
+    """Return every name in the order of the legend, with the two alphas that are not ratios of sums."""
     known: dict[str, Any] = plain({**values})
     known |= {"alpha_leviathan": None, "alpha_iid": alpha_iid(known["mean_acceptance_length"], k)}
     return cast("AcceptanceNames", {name: known[name] for name in LEGEND})

@@ -49,7 +49,7 @@ EXPECTABLE = 8
 
 
 def critical_value(n: int) -> float:
-    """By what the standard error over n prompts is multiplied; infinite for very few.
+    """Return what the standard error over n prompts is multiplied by; infinite for very few prompts.
 
     For a fixed n Student's t gives about 2; that it holds for every n costs a factor of about 1.6.
     """
@@ -65,18 +65,20 @@ def critical_value(n: int) -> float:
 
 
 def standard_error(times: PairedTimes) -> float | None:
-    """Of the logarithm of the ratio, by the jackknife; None without variation or below two prompts."""
+    """Return the jackknife standard error of the ratio's logarithm; None below two prompts or without
+    variation.
+    """
     n = len(times)
     if n < 2 or not times.ratio():
         return None
     with np.errstate(all="ignore"):
         values = pseudo_values(times.columns(), lambda sums: np.log(ratio_of_sums(sums)))
-    found = float(values.std(ddof=1)) / math.sqrt(n)
-    return found if math.isfinite(found) and found > 1e-12 else None
+    error = float(values.std(ddof=1)) / math.sqrt(n)
+    return error if math.isfinite(error) and error > 1e-12 else None
 
 
 def anytime_speedup(times: PairedTimes) -> Speedup | None:
-    """The ratio with its place in a 95% confidence sequence: valid whenever the run stops.
+    """Return the ratio with its place in a 95% confidence sequence: valid whenever the run stops.
 
     The level holds for each arm by itself, as that of the ordinary interval does.
     """
@@ -93,7 +95,9 @@ def anytime_speedup(times: PairedTimes) -> Speedup | None:
 def paired_speedup(
     baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False, anytime: bool = False
 ) -> Speedup | None:
-    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``."""
+    """Return the speedup over the prompts of one process, or over processes and their prompts; see
+    ``speedup``.
+    """
     if anytime:
         return anytime_speedup(pair(baseline, arm, prefill=prefill))
     if "process" in arm and arm["process"].nunique() > 1:
@@ -102,24 +106,25 @@ def paired_speedup(
 
 
 def relative_half_width(speedup: Speedup) -> float | None:
-    """Half the interval's width as a share of the estimate; None where there is no interval."""
+    """Return half the interval's width as a share of the estimate; None where there is no interval."""
     if speedup.low is None or speedup.high is None or not speedup.ratio > 0:
         return None
     return (speedup.high - speedup.low) / 2.0 / speedup.ratio
 
 
 def prompts_needed(times: PairedTimes, precision: float) -> int | None:
-    """How many prompts like these give an interval whose relative half-width is ``precision``.
+    """Return how many prompts like these give an interval whose relative half-width is ``precision``.
 
     An expectation from the spread so far, not a promise; None below ``EXPECTABLE`` prompts.
     """
     error = standard_error(times) if len(times) >= EXPECTABLE else None
     if error is None:
         return None
-    spread, asked = error * math.sqrt(len(times)), math.asinh(precision)
+    spread = error * math.sqrt(len(times))
+    half_width = math.asinh(precision)
     counts = range(FEWEST, 10**9)
-    found = bisect_left(counts, -asked, key=lambda n: -critical_value(n) * spread / math.sqrt(n))
-    return counts[found] if found < len(counts) else None
+    index = bisect_left(counts, -half_width, key=lambda n: -critical_value(n) * spread / math.sqrt(n))
+    return counts[index] if index < len(counts) else None
 
 
 Timing = tuple[float, int]
@@ -136,7 +141,7 @@ class Timings:
         self._rows: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
 
     def __contains__(self, example_id: object) -> bool:
-        """Whether a prompt was begun."""
+        """Return whether a prompt was begun."""
         return example_id in self._tried
 
     def expect(self, due: int) -> None:
@@ -155,23 +160,24 @@ class Timings:
             rows.pop(example_id, None)
 
     def forget_times(self) -> None:
-        """Keep what was tried, and none of its times."""
+        """Keep which sequences were tried, but none of their times."""
         self._tried = {example: dict.fromkeys(tried) for example, tried in self._tried.items()}
         self._rows.clear()
 
     @property
     def complete(self) -> Collection[str]:
-        """Ids of the prompts each of whose sequences was tried, in the order in which they were run."""
+        """Return the ids of the prompts each of whose sequences was tried, in the order in which they ran."""
         return self._complete
 
     def compared(self, arms: Iterable[Arm]) -> list[tuple[str, str, PairedTimes]]:
-        """Every SpS arm that finished a sequence together with its baseline: both, and their times.
+        """Return every SpS arm that finished a sequence which its baseline finished too: both, and their
+        times.
 
         The baseline is that of every table: the fastest ArS arm of the same sampling and batch.
         """
         arms = tuple(arms)
         paces = {arm: self._pace(arm.name) for arm in arms if arm.method == "ars"}
-        found = []
+        pairs = []
         for arm in arms:
             own = {
                 other.name: pace
@@ -180,11 +186,11 @@ class Timings:
             }
             if arm.method == "sps" and own:
                 baseline = min(own, key=own.__getitem__)
-                found.append((arm.name, baseline, self.pair(baseline, arm.name)))
-        return [one for one in found if len(one[2])]
+                pairs.append((arm.name, baseline, self.pair(baseline, arm.name)))
+        return [one for one in pairs if len(one[2])]
 
     def pair(self, baseline: str, arm: str) -> PairedTimes:
-        """Sums per complete prompt over the sequences that finished in both arms."""
+        """Return sums per complete prompt over the sequences that finished in both arms."""
         rows = self._rows.setdefault((baseline, arm), {})
         for example in self.complete:
             if example not in rows:
@@ -193,7 +199,7 @@ class Timings:
         return PairedTimes(*np.array(table, dtype=np.float64).reshape(-1, 4).T)
 
     def _pace(self, arm: str) -> float | None:
-        """Decoding seconds a token, over complete prompts."""
+        """Return decoding seconds a token, over complete prompts."""
         done = [
             timing
             for example in self.complete
@@ -204,7 +210,7 @@ class Timings:
 
 
 def _row(tried: dict[tuple[int, str], Timing | None], baseline: str, arm: str) -> tuple[float, ...]:
-    """Baseline seconds and tokens, arm seconds and tokens of a prompt."""
+    """Return a prompt's seconds and tokens of the baseline, then those of the arm."""
     both = [
         (base, own)
         for (index, name), base in tried.items()

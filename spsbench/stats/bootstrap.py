@@ -29,7 +29,7 @@ def finite(value: Any) -> float | None:
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
-    """Their quotient, or None where it does not exist."""
+    """Return the quotient, or None where it does not exist."""
     return finite(numerator / denominator) if denominator else None
 
 
@@ -50,12 +50,12 @@ SEED = 20_230_202
 
 
 def ratio_of_sums(sums: Floats) -> Floats:
-    """[m] of sums [2, m], for ``pooled_interval``."""
+    """[m] ratios of sums [2, m], for ``pooled_interval``."""
     return np.asarray(sums[0] / sums[1])
 
 
 def pseudo_values(columns: Sequence[Floats], statistic: Callable[[Floats], Floats]) -> Floats:
-    """One number a prompt, [prompts]: their mean is the statistic, their spread its jackknife variance.
+    """[prompts] numbers whose mean is the statistic and whose spread is its jackknife variance.
 
     For a mean they are the values themselves, so that tests of a mean are tests of any statistic of sums
     (Efron and Tibshirani 1993, chapter 11); centred, so that the mean is the statistic itself.
@@ -70,7 +70,7 @@ def pseudo_values(columns: Sequence[Floats], statistic: Callable[[Floats], Float
 
 
 def quantiles(values: Floats, share: float) -> tuple[float, float]:
-    """How far below and above their mean an interval reaches, in standard errors of the mean.
+    """Return how far below and above the mean an interval reaches, in standard errors of the mean.
 
     Student's quantile, lengthened on the side to which the values are skewed by the skewness term of
     Johnson's modified t (1978; Hall 1992). The other side is not shortened, which would lose more than it
@@ -81,7 +81,8 @@ def quantiles(values: Floats, share: float) -> tuple[float, float]:
     """
     from scipy.special import stdtrit
 
-    n, centred = len(values), values - values.mean()
+    n = len(values)
+    centred = values - values.mean()
     quantile = float(stdtrit(n - 1, share))
     variance = float(np.square(centred).mean())
     skewness = float((centred**3).mean()) / variance**1.5 if variance > 0 else 0.0
@@ -148,11 +149,11 @@ def simultaneous_ratios(over: Floats, under: Floats, seed: int = SEED) -> list[I
         # prompts that are copies of each other leave an error of rounding, which nothing may be divided by
         studentised = np.where((own > 1e-9) & (errors > 1e-9), logs / own, 0.0)
     above, below = (float(np.quantile((sign * studentised).max(1), (1 + LEVEL) / 2)) for sign in (1.0, -1.0))
-    found = []
+    intervals = []
     for estimate, error in zip(estimates.tolist(), errors.tolist(), strict=True):
         ends = (math.exp(-above * error), math.exp(below * error)) if error > 1e-9 else (math.nan, math.nan)
-        found.append(Interval(estimate, *(finite(estimate * end) for end in ends)))
-    return found
+        intervals.append(Interval(estimate, *(finite(estimate * end) for end in ends)))
+    return intervals
 
 
 def interval_of_mean(values: Sequence[float]) -> Interval:

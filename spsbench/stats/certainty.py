@@ -58,13 +58,15 @@ class Certainty:
     def speedup(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> RatioInterval | None:
-        """Compute that of an arm over its baseline, if it has one, with all that its interval holds."""
+        """Return the speedup of an arm over its baseline, if it has one, with its full interval."""
         return self.interval(self.undisturbed(baseline, arm, prefill=prefill), baseline, arm)
 
     def interval(
         self, speedup: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
     ) -> RatioInterval | None:
-        """Widen what ``undisturbed`` gave by what others took of the two, as ``summary.json`` has it."""
+        """Widen the interval of ``undisturbed`` by what others took of the two, as ``summary.json`` has
+        it.
+        """
         if speedup is None or baseline is None or not len(baseline) or not len(arm):
             return shown(speedup)
         return shown(self.widened(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
@@ -72,27 +74,27 @@ class Certainty:
     def undisturbed(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> Speedup | None:
-        """Compute the speedup as if what others took had cost nothing."""
+        """Return the speedup as if what others took had cost nothing."""
         if baseline is None:
             return None
-        found = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
+        speedup = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
         several = "process" in arm and arm["process"].nunique() > 1  # whose spread is in it, and time with it
-        if found is None or not self.over_time or self.anytime or several:
-            return found
-        return with_error(found, time_half_width(baseline, arm))
+        if speedup is None or not self.over_time or self.anytime or several:
+            return speedup
+        return with_error(speedup, time_half_width(baseline, arm))
 
     def widened(self, speedup: Speedup, baseline: str, arm: str) -> Speedup:
-        """The interval with what others took: at worst all of it delayed one of the two and none the
-        other."""
+        """Return the interval with what others took: at worst all of it delayed only one of the two."""
         ends = speedup.low, speedup.high
         return Speedup(speedup.ratio, *hidden(ends, self.lost.get(baseline, 0.0), self.lost.get(arm, 0.0)))
 
 
 def with_error(speedup: Speedup, half_width: float) -> Speedup:
-    """An interval with a further half-width of the logarithm, of an error that is independent."""
+    """Return an interval with the half-width of a further, independent error of the logarithm."""
     if speedup.low is None or speedup.high is None or half_width == 0.0:
         return speedup
-    below, above = math.log(speedup.ratio / speedup.low), math.log(speedup.high / speedup.ratio)
+    below = math.log(speedup.ratio / speedup.low)
+    above = math.log(speedup.high / speedup.ratio)
     low, high = (
         speedup.ratio * math.exp(sign * math.hypot(end, half_width))
         for sign, end in ((-1, below), (1, above))
@@ -101,7 +103,7 @@ def with_error(speedup: Speedup, half_width: float) -> Speedup:
 
 
 def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
-    """Half the width, of the logarithm of the ratio, that stretches of time add; 0 where too few say so.
+    """Return the half-width, of the ratio's logarithm, due to stretches of time; 0 with too few timings.
 
     A timing's part is the logarithm of the baseline's seconds a loop over the arm's: what prompts do shows
     in tokens per loop. Where every prompt was timed in every stretch its own mean is taken off, and the
@@ -135,7 +137,7 @@ def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
 
 
 def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
-    """Of each timing the mean of its round's timings; of a round with one timing that of all such."""
+    """Return for each timing its round's mean; for a round with one timing the mean over all such rounds."""
     _, code, counts = np.unique(rounds, return_inverse=True, return_counts=True)
     means = np.bincount(code, weights * costs) / np.bincount(code, weights)
     single = counts[code] == 1
@@ -146,10 +148,11 @@ def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
 
 
 def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats, Floats] | None:
-    """Of every timing of both, in order of time: log cost ratio, weight, number of its round."""
+    """Return every timing of both, in order of time: log cost ratio, weight, number of its round."""
     left, right = in_both(baseline, arm)
     keys = ["example_id", "sample_index"]
-    left, right = left.sort_values(keys, kind="stable"), right.sort_values(keys, kind="stable")
+    left = left.sort_values(keys, kind="stable")
+    right = right.sort_values(keys, kind="stable")
     if not len(left) or len(left) != len(right):
         return None
     # Rows of a batch share their seconds: a wave is one timing.
@@ -157,17 +160,17 @@ def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats,
     if waves:
         return None
     order = np.argsort(np.argsort(np.asarray(left.index)))
-    found: list[tuple[int, int, int, float, float]] = []
+    timings: list[tuple[int, int, int, float, float]] = []
     works = [_work(frame) for frame in (left, right)]
     for number, (base, own) in enumerate(zip(_by_attempt(left), _by_attempt(right), strict=True)):
         for attempt in base.keys() & own.keys():
             if base[attempt] > 0 and own[attempt] > 0:
-                found.append((int(attempt), int(order[number]), number, base[attempt], own[attempt]))
-    if not found:
+                timings.append((int(attempt), int(order[number]), number, base[attempt], own[attempt]))
+    if not timings:
         return None
-    found.sort()
+    timings.sort()
     _, _, rounds, base_s, arm_s = (
-        np.asarray(values, dtype=np.float64) for values in zip(*found, strict=True)
+        np.asarray(values, dtype=np.float64) for values in zip(*timings, strict=True)
     )
     work = [each[rounds.astype(np.int64)] for each in works]
     costs = np.log(base_s / work[0] * work[1] / arm_s)
@@ -175,18 +178,18 @@ def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats,
 
 
 def _by_attempt(samples: pd.DataFrame) -> list[dict[str, float]]:
-    """The decoding seconds of each sequence by attempt."""
+    """Return the decoding seconds of each sequence by attempt."""
     seconds = column(samples, "decode_s").tolist()
     if "timings" not in samples:
         return [{"1": first} for first in seconds]
     return [
-        found if isinstance(found, dict) else {"1": first}
-        for found, first in zip(samples["timings"], seconds, strict=True)
+        recorded if isinstance(recorded, dict) else {"1": first}
+        for recorded, first in zip(samples["timings"], seconds, strict=True)
     ]
 
 
 def _work(samples: pd.DataFrame) -> Floats:
-    """Loops of each sequence; its tokens where loops are not seen."""
+    """Return the loops of each sequence; its tokens where loops are not seen."""
     tokens = column(samples, "new_tokens")
     if "loop_count" not in samples:
         return tokens

@@ -129,7 +129,7 @@ def _of_both(a: Run, b: Run, key: str) -> tuple[Any, Any]:
 
 
 def _differing(titles: Mapping[str, str], a: Run, b: Run) -> Iterator[str]:
-    """`` (xsum, humaneval)`` behind a title where both values are short enough to read."""
+    """Return `` (xsum, humaneval)`` after a title where both values are short enough to read."""
     for key, title in titles.items():
         if (values := (a.get(key), b.get(key)))[0] != values[1]:
             texts = [str(value) for value in values]
@@ -148,7 +148,7 @@ def _rules(a: Run, b: Run) -> Iterator[str]:
 
 
 def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[str]:
-    """Two arms of one name may warp differently (--top-p and others)."""
+    """Yield a difference where two arms of one name warp differently (--top-p and others)."""
     ours, theirs = (
         {
             str(arm.get("sampling_name")): arm.get("sampling")
@@ -163,7 +163,7 @@ def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[str]:
 
 
 def _unlike_signatures(a: Run, b: Run) -> dict[str, tuple[Any, Any]]:
-    """The signatures of both runs by metric, where they differ: another tokenizer, version or script."""
+    """Yield both runs' metric signatures where they differ: another tokenizer, version or script."""
     ours, theirs = _of_both(a, b, "metrics")
     pairs = {
         name: (about.get("signature"), theirs[name].get("signature"))
@@ -230,13 +230,13 @@ class Side:
     loops: pd.DataFrame | None = None
 
     def arms(self) -> dict[str, ArmIdentity]:
-        """What each arm is that has samples, by its name."""
+        """Return what each arm is that has samples, by its name."""
         measured = set(self.samples["arm"])
         arms = (axes.identity(entry) for entry in self.run.get("arms") or [])
         return {arm["arm"]: arm for arm in arms if arm["arm"] in measured}
 
     def kept(self, examples: Sequence[str]) -> Side:
-        """The same with the samples of some prompts."""
+        """Return the same with the samples of some prompts only."""
         samples, loops = (
             None if frame is None else frame[frame["example_id"].isin(examples)]
             for frame in (self.samples, self.loops)
@@ -245,11 +245,11 @@ class Side:
         return Side(self.name, self.run, self.prompts, samples, loops)
 
     def of(self, arm: str) -> pd.DataFrame:
-        """The samples of one arm."""
+        """Return the samples of one arm."""
         return self.samples[self.samples["arm"] == arm]
 
     def baseline(self, arm: ArmIdentity) -> str | None:
-        """The fastest ArS arm of the same sampling and batch; None for ArS itself, and without one."""
+        """Return the fastest ArS arm of the same sampling and batch; None for ArS itself, and without one."""
         if arm["method"] == "ars":
             return None
         ground = arm["sampling"], arm["batch"]
@@ -262,19 +262,19 @@ class Side:
         return min(known, key=known.__getitem__, default=None)
 
     def speedup(self, arm: ArmIdentity) -> float | None:
-        """Over ``baseline``, within one run."""
+        """Return the speedup over ``baseline``, within one run."""
         base = self.baseline(arm)
         return None if base is None else pair(self.of(base), self.of(arm["arm"])).ratio()
 
     def tokens_per_loop(self, arm: str) -> float | None:
-        """Emitted tokens over loops; None where loops were not seen."""
+        """Return emitted tokens over loops; None where loops were not seen."""
         if self.loops is None or not len(own := self.loops[self.loops["arm"] == arm]):
             return None
         return float(own["emitted"].sum()) / len(own)
 
 
 def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
-    """Which arm of B each arm of A is held against.
+    """Return which arm of B each arm of A is compared with.
 
     The one of the same name; those that were named; and where each run has one SpS arm, these, if they have
     one sampling and batch.
@@ -283,22 +283,22 @@ def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
         UsageError: a named arm is not there.
     """
     ours, theirs = a.arms(), b.arms()
-    for arms, side, asked in ((ours, "A", named.keys()), (theirs, "B", named.values())):
-        for arm in asked:
+    for arms, side, chosen in ((ours, "A", named.keys()), (theirs, "B", named.values())):
+        for arm in chosen:
             if arm not in arms:
                 remedy = f"{side} has {', '.join(arms)}."
                 raise UsageError(f"{arm} is not an arm of {side}.", flag="--arm", remedy=remedy)
-    found = {arm: arm for arm in ours if arm in theirs and arm not in named} | dict(named)
+    other_of = {arm: arm for arm in ours if arm in theirs and arm not in named} | dict(named)
     drafting = [[arm for arm in arms.values() if arm["method"] == "sps"] for arms in (ours, theirs)]
     if not named and all(len(each) == 1 for each in drafting):
         (one,), (other,) = drafting
         if (one["sampling"], one["batch"]) == (other["sampling"], other["batch"]):
-            found[one["arm"]] = other["arm"]
-    return found
+            other_of[one["arm"]] = other["arm"]
+    return other_of
 
 
 def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComparison:
-    """B against A, on the prompts that both asked in the same words; ``named``: see ``matched``."""
+    """Compare B with A on the prompts that both asked in the same words; ``named``: see ``matched``."""
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
     names = a.arms(), b.arms()
     pairs = matched(a, b, named or {})
@@ -312,7 +312,8 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
         if found["reasons"]
     ]
     hides = any(share >= 1.0 for found in lost for share in found.get("lost_by_arm", {}).values())
-    kept_a, kept_b = a.kept(shared), b.kept(shared)
+    kept_a = a.kept(shared)
+    kept_b = b.kept(shared)
     arms = [_arm(names[0][arm], names[1][other], kept_a, kept_b, lost) for arm, other in pairs.items()]
     result: RunComparison = {
         "a": a.name,
@@ -331,7 +332,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
 
 
 def slower(compared: RunComparison, allowed: float) -> list[str]:
-    """Arms of B that are slower than in A by more than ``allowed`` (0.02: 2%) beyond doubt.
+    """Return the arms of B that are surely slower than in A by more than ``allowed`` (0.02: 2%).
 
     An arm fails if the lower end of the interval of its time ratio is above 1 + ``allowed``, so that
     noise alone seldom fails it; without an interval (one prompt) the ratio itself counts.
@@ -346,7 +347,9 @@ def slower(compared: RunComparison, allowed: float) -> list[str]:
 
 
 def undecided(compared: RunComparison, allowed: float) -> list[str]:
-    """Arms whose interval holds both more and less than ``allowed``: the gate passes them unproved."""
+    """Return the arms whose interval holds both more and less than ``allowed``: the gate passes them
+    unproved.
+    """
     return [
         arm["arm"]
         for arm in compared["arms"]
@@ -358,7 +361,8 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
 
 def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[str], list[str]]:
     both = sum(example in b.prompts for example in a.prompts)
-    refusals, warnings = [] if any_arm else ["no arm is in both runs"], []
+    refusals = [] if any_arm else ["no arm is in both runs"]
+    warnings = []
     if not shared:
         refusals.append("no prompt is in both runs" if not both else "every prompt differs in its words")
     elif both > shared:
@@ -370,7 +374,9 @@ def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[
 
 
 def speedup_ratio(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame]) -> Speedup | None:
-    """B's speedup over A's with its 95% interval over prompts; the samples of ArS and of the arm, of each."""
+    """Return B's speedup over A's with its 95% interval over prompts; a and b hold samples of ArS and the
+    arm.
+    """
     import pandas as pd
 
     sums = pd.concat([paired_sums(*a), paired_sums(*b)], axis=1, join="inner").to_numpy(np.float64).T
@@ -387,7 +393,7 @@ def speedup_ratio(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame]) -> Speed
 def _arm(
     entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, lost: Sequence[Contention]
 ) -> ArmComparison | None:
-    """One arm of A against one of B; None where no sequence was finished in both."""
+    """Compare one arm of A with one of B; None where no sequence was finished in both."""
     name, its = entry["arm"], other["arm"]
     ours, theirs = a.of(name), b.of(its)
     times = pair(theirs, ours)
@@ -417,24 +423,25 @@ def _arm(
 def _speedups(
     entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, lost: Sequence[Mapping[str, float]]
 ) -> Speedup | None:
-    """``speedup_ratio`` of two arms; None where a run has no ArS beside them."""
+    """Return ``speedup_ratio`` of two arms; None where a run has no ArS beside them."""
     bases = a.baseline(entry), b.baseline(other)
     if bases[0] is None or bases[1] is None:
         return None
     arms = (bases[0], entry["arm"]), (bases[1], other["arm"])
-    found = speedup_ratio((a.of(arms[0][0]), a.of(arms[0][1])), (b.of(arms[1][0]), b.of(arms[1][1])))
-    if found is None:
+    ratio = speedup_ratio((a.of(arms[0][0]), a.of(arms[0][1])), (b.of(arms[1][0]), b.of(arms[1][1])))
+    if ratio is None:
         return None
     # At worst others delayed A's ArS and B's arm alone, or the other two.
     (base_a, arm_a), (base_b, arm_b) = (
         [each.get(arm, 0.0) for arm in of] for each, of in zip(lost, arms, strict=True)
     )
-    lower, upper = 1.0 - (1.0 - arm_a) * (1.0 - base_b), 1.0 - (1.0 - base_a) * (1.0 - arm_b)
-    return Speedup(found.ratio, *hidden((found.low, found.high), lower, upper))
+    lower = 1.0 - (1.0 - arm_a) * (1.0 - base_b)
+    upper = 1.0 - (1.0 - base_a) * (1.0 - arm_b)
+    return Speedup(ratio.ratio, *hidden((ratio.low, ratio.high), lower, upper))
 
 
 def _alike(a: Run, b: Run, arm: str) -> bool:
-    """Whether the arm should have written the same in both: by the same seeds, or greedily.
+    """Return whether the arm should have written the same in both: by the same seeds, or greedily.
 
     Greedy by the sampling's parameters: its name is the task's to choose. A beam search draws nothing either.
     """
@@ -450,9 +457,12 @@ def _alike(a: Run, b: Run, arm: str) -> bool:
 
 
 def _metrics(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator[MetricDifference]:
-    """Every score that both have, and every figure of a corpus that sums give: B minus A, by prompt."""
+    """Return every score that both have, and every figure of a corpus that sums give: B minus A, by
+    prompt.
+    """
     done = [finished(samples) for samples in (a, b)]
-    tables, corpora = [score_table(samples) for samples in done], (corpus_metrics(of_a), corpus_metrics(of_b))
+    tables = [score_table(samples) for samples in done]
+    corpora = (corpus_metrics(of_a), corpus_metrics(of_b))
     counted = {column for side in corpora for metric in side.values() for column in metric.columns}
     units: dict[str, tuple[list[Units], Value | None]] = {}
     for name in tables[0].columns:

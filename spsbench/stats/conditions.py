@@ -44,7 +44,9 @@ def warnings(
     anytime: bool = False,
     data: object = None,
 ) -> list[str]:
-    """The sentences that a summary gives reason for, none twice. ``data``: where the prompts come from."""
+    """Return the warnings that a summary gives reason for, each once. ``data``: where the prompts come
+    from.
+    """
     names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
     sentences = [
         *([] if anytime else _few_prompts(rows, data)),
@@ -52,26 +54,33 @@ def warnings(
     ]
     for arm in () if losslessness is None else losslessness["arms"]:
         sentences += [f"{label(arm)}, {arm['sampling']}: {text}" for text in _of_evidence(arm)]
-    for found in () if parity is None else parity["comparisons"]:
-        if parity is not None and found["verdict"] == "different":  # no lossless sampler does, beyond chance
-            interval = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+    for comparison in () if parity is None else parity["comparisons"]:
+        # No lossless sampler differs, beyond chance.
+        if parity is not None and comparison["verdict"] == "different":
+            low, high = comparison["low"], comparison["high"]
+            interval = f"{comparison['difference']:+.4f} [{low:+.4f}, {high:+.4f}]"
             sentences.append(
-                f"{names[found['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. One "
-                "lossless run in twenty does this by chance; repeat with another --seed."
+                f"{names[comparison['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. "
+                "One lossless run in twenty does this by chance; repeat with another --seed."
             )
     return list(dict.fromkeys(sentences))
 
 
 def more_prompts(rows: Sequence[ArmRow], data: object) -> str:
-    """How to get more prompts than a run had: a limit can be raised only where the data hold more."""
-    held = data.get("split_size") if isinstance(data, Mapping) else None  # earlier runs name their source
-    if held is None or max(row.get("paired_conversations", row["prompts"]) for row in rows) < held:
+    """Return how to get more prompts than a run had: a limit can be raised only where the data hold more."""
+    split_size = (
+        data.get("split_size") if isinstance(data, Mapping) else None
+    )  # earlier runs name their source
+    if (
+        split_size is None
+        or max(row.get("paired_conversations", row["prompts"]) for row in rows) < split_size
+    ):
         return "Raise --limit"
     return "Give more prompts"
 
 
 def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[str]:
-    compared = [row for row in rows if (found := row["speedup"]) is not None and found["low"] is not None]
+    compared = [row for row in rows if (speedup := row["speedup"]) is not None and speedup["low"] is not None]
     noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
     noun = "conversation" if any("paired_conversations" in row for row in compared) else noun
     counts = [
@@ -117,7 +126,7 @@ def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[str]
 
 
 def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
-    """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
+    """Yield alarms of the recorded evidence, and greedy outputs that differ from greedy ArS."""
     kinds: dict[str, Judgement | None] = {
         "self-consistency": arm["self_consistency"],
         "losslessness": arm["rescored"],
@@ -139,7 +148,7 @@ def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
 
 
 def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[str]:
-    """A sentence for each arm in which single sequences stood out; they stay in every number.
+    """Return a sentence for each arm with single slow sequences; they stay in every number.
 
     An SpS sequence is held against ArS on the same prompt, one of ArS against its own arm. It is named beyond
     ``FAR`` robust standard deviations (1.4826 times the median absolute deviation) from the arm's median, and
@@ -147,7 +156,7 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
     sequences, and in 0.3% of those of 20.
     """
     baselines = {row["baseline"] for row in rows}
-    found = []
+    sentences = []
     for row in rows:
         own, reference = by_arm.get(row["arm"]), by_arm.get(row["baseline"] or "")
         if own is None or (reference is None and row["arm"] not in baselines):
@@ -162,15 +171,17 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
             names = worst.index.get_level_values("example_id")
             times = [f"{name} ({math.exp(size):.1f}x)" for name, size in zip(names, worst, strict=True)]
             more = f" and {len(far) - 3} more" if len(far) > 3 else ""
-            found.append(
+            sentences.append(
                 f"{label(row)}, {row['sampling']}: far slower per token than the arm's other sequences: "
                 f"{', '.join(times)}{more}. They count; look for other load at that time, or repeat."
             )
-    return found
+    return sentences
 
 
 def _pace(samples: pd.DataFrame) -> pd.Series[float]:
-    """Log seconds a token of the finished sequences that are not too short, by prompt, sample and process."""
+    """Return log seconds a token of the finished sequences that are not too short, by prompt, sample and
+    process.
+    """
     done = finished(samples)
     done = done[(done["decode_s"] > 0) & (done["new_tokens"] >= FEWEST_TOKENS)]
     done = done.set_index(matched_by(done))
@@ -190,7 +201,7 @@ _TITLES = {
 
 
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
-    """How much of the measured time others took; null where the machine did not record it.
+    """Return how much of the measured time others took; null where the machine did not record it.
 
     Measured are the seconds of the machine: in a batch not those that a sequence is charged with.
     """
@@ -205,37 +216,39 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
         reasons = taken_too_much(shares)
     else:
         reasons = taken_too_much(shares, dict.fromkeys(MOST, 0.0)) if lost > CLEAN else []
-    found: Contention = {
+    result: Contention = {
         "waited_share": shares["waited_s"],
         "stolen_share": shares["stolen_s"],
         "trusted": not reasons,
         "reasons": reasons,
     }
     if reasons:
-        found["lost_by_arm"] = by_arm
+        result["lost_by_arm"] = by_arm
     if again:
-        found["remeasured"] = again
-    return found
+        result["remeasured"] = again
+    return result
 
 
 def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float | None]:
-    """Of each that takes time its share of all that was measured."""
+    """Return, for each that takes time, its share of all that was measured."""
     done = finished(samples)
     charged_s = [*(done["prefill_s"] + done["decode_s"])]
     recorded = [*done["conditions"]] if "conditions" in done else [None] * len(done)
-    known = [found if isinstance(found, dict) else {} for found in recorded]
-    measured_s = sum(found.get(ELAPSED, own_s) for found, own_s in zip(known, charged_s, strict=True))
+    known = [seconds_of if isinstance(seconds_of, dict) else {} for seconds_of in recorded]
+    measured_s = sum(
+        seconds_of.get(ELAPSED, own_s) for seconds_of, own_s in zip(known, charged_s, strict=True)
+    )
     shares: dict[str, float | None] = {}
     for name in _TITLES:
-        taken = [found[name] for found in known if name in found]
-        shares[name] = sum(taken) / measured_s if taken and measured_s > 0 else None
+        seconds = [seconds_of[name] for seconds_of in known if name in seconds_of]
+        shares[name] = sum(seconds) / measured_s if seconds and measured_s > 0 else None
     if shares["stolen_s"] is None:
         shares["stolen_s"] = info.get("stolen_share")
     return shares
 
 
 def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float] = MOST) -> list[str]:
-    """Sentences on what others took of each second measured, where that is above ``most``."""
+    """Return sentences on what others took of each second measured, where that is above ``most``."""
     return [
         f"in each second measured {_TITLES[name].format(share)}"
         for name, share in shares.items()
@@ -249,18 +262,20 @@ def disturbed_because(summary: Summary) -> list[str]:
 
 
 def lost_share(summary: Summary) -> float:
-    """The largest share of an arm's time that others took, where intervals hold it; else 0."""
+    """Return the largest share of an arm's time that others took, where intervals hold it; else 0."""
     return max((_lost(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
 
 
 def _contentions(summary: Summary) -> list[Contention]:
-    """What others took under each of a run's conditions, as far as its version kept it."""
+    """Return what others took under each of a run's conditions, as far as its version recorded it."""
     parts = [entry.get("contention") for entry in summary.get("conditions") or []]
     return [part for part in parts or [summary.get("contention")] if part]
 
 
 def _lost(lost: Contention) -> float:
-    """Of summaries of earlier versions, which have no shares by arm, the share of all that was measured."""
+    """Return shares by arm; for summaries of earlier versions, which lack them, the share of all that was
+    measured.
+    """
     if "lost_by_arm" in lost:
         return max(lost["lost_by_arm"].values(), default=0.0)
     return min(1.0, (lost.get("waited_share") or 0.0) + (lost.get("stolen_share") or 0.0))
@@ -270,7 +285,7 @@ Step = Literal["clean", "widened", "disturbed", "undecided"]
 
 
 def step(summary: Summary) -> Step:
-    """Return how far the times of a run can be used.
+    """Return how far a run's times can be used: as they are, widened, as measured, or undecided.
 
     As they are; widened for what others took; as what was measured beside others, where nothing is compared
     or too few prompts leave the answer open on a quiet machine too; or not to decide.
@@ -306,16 +321,16 @@ def disturbance(summary: Summary) -> list[str]:
     how = step(summary)
     if how == "clean":
         return []
-    taken = f"took {percent(lost_share(summary))} of the time measured"
+    share = f"took {percent(lost_share(summary))} of the time measured"
     if how == "widened":
-        return [f"Widened for others: they {taken}."]
+        return [f"Widened for others: they {share}."]
     if how == "disturbed":
         return [
-            f"Disturbed: others {taken}, and ms/token holds all of it. To time it again: spsbench run "
+            f"Disturbed: others {share}, and ms/token holds all of it. To time it again: spsbench run "
             "--resume RUN --remeasure 10min, when less else runs."
         ]
     return [
-        f"UNDECIDED: others {taken}, which may hide the answer. What does not depend on it stands: "
+        f"UNDECIDED: others {share}, which may hide the answer. What does not depend on it stands: "
         f"{STANDS}. To settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
     ]
 
@@ -326,7 +341,7 @@ def percent(share: float) -> str:
 
 
 def unlike_workers(info: Mapping[str, Any]) -> list[str]:
-    """That workers shared a machine, and that they were unlike; nothing where neither holds."""
+    """Return that workers shared a machine, and that they were unlike; nothing where neither holds."""
     most = max((int(one.get("workers_per_machine", 1)) for one in info.get("conditions") or []), default=1)
     shared = (
         f"Up to {most} workers of this run measured on one machine at once: times are those of a shared "
@@ -337,10 +352,10 @@ def unlike_workers(info: Mapping[str, Any]) -> list[str]:
 
 
 def unlike(workers: Iterable[Conditions]) -> list[str]:
-    """A sentence where the conditions of workers differ; else none."""
-    found = list(workers)
-    names = dict.fromkeys(name for conditions in found for name in conditions)
-    values = {name: list(dict.fromkeys(str(one.get(name)) for one in found)) for name in names}
+    """Return a sentence where the conditions of workers differ; else none."""
+    conditions_of_all = list(workers)
+    names = dict.fromkeys(name for conditions in conditions_of_all for name in conditions)
+    values = {name: list(dict.fromkeys(str(one.get(name)) for one in conditions_of_all)) for name in names}
     differing = [f"{name} {' and '.join(seen)}" for name, seen in values.items() if len(seen) > 1]
     if not differing:
         return []
@@ -356,7 +371,7 @@ Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summar
 def separated(
     samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], summarise: Summarise
 ) -> Summary:
-    """The summary of a run; one of several conditions has its times under each, and none over all."""
+    """Return the summary of a run; one of several conditions has its times under each, and none over all."""
     summary = summarise(samples, loops, info)
     present = sorted({int(index) for index in samples["condition"]}) if "condition" in samples else []
     if len(present) < 2:
@@ -399,21 +414,21 @@ def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:
 
 
 def _without_times(summary: Summary) -> Summary:
-    """What does not depend on the conditions."""
+    """Return what does not depend on the conditions."""
     steady: list[ArmRow] = [{**row, "drifted": False} for row in summary["rows"]]
     stopping = summary.get("stopping")
     anytime = stopping is not None and stopping["anytime"]
-    said, without = (
+    sentences, without = (
         warnings(rows, summary["losslessness"], summary["parity"], anytime=anytime)
         for rows in (summary["rows"], steady)
     )
-    of_drift = set(said) - set(without)
+    of_drift = set(sentences) - set(without)
     if "surfaces" in summary:
         summary = {**summary, "surfaces": []}
     if (joules := summary.get("energy")) is not None:
         summary = {**summary, "energy": {**joules, "arms": [], "reason": "several conditions"}}
     times = ("prediction", "why", "ceiling", "tails", "hindsight", "verdict")
-    found = {
+    parts = {
         **summary,
         **dict.fromkeys(times),
         "rows": [row | dict.fromkeys(_TIMES) for row in steady],
@@ -423,7 +438,7 @@ def _without_times(summary: Summary) -> Summary:
         ],
         "warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift],
     }
-    return cast("Summary", found)
+    return cast("Summary", parts)
 
 
 _TIMES = {
@@ -446,7 +461,7 @@ GATES = ("lossless", "parity", "incomplete", "untrusted")
 
 
 def gate_failures(summary: Summary, gate: str) -> list[str]:
-    """Sentences on why a gate of ``--fail-on`` fails; none if it passes.
+    """Return sentences on why a gate of ``--fail-on`` fails; none if it passes.
 
     * ``lossless``: an arm is alarmed, its claim is refuted, an output could not be read again, or there is no
       independent evidence of an SpS arm; of any arm where none is SpS.

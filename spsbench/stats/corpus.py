@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def score_table(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row per sample under its own index, one column per score; NaN where a sample lacks it."""
+    """Return one row per sample under its own index, one column per score; NaN where a sample lacks it."""
     import pandas as pd
 
     # Parquet gives a struct with None for keys that a row does not have.
     known = (json.loads(value) if isinstance(value, str) else value for value in samples["scores"])
-    scores = [found if isinstance(found, Mapping) else {} for found in known]
+    scores = [scores_of if isinstance(scores_of, Mapping) else {} for scores_of in known]
     rows = [{str(name): score for name, score in one.items() if score is not None} for one in scores]
     return pd.DataFrame(rows, index=samples.index)
 
@@ -42,13 +42,15 @@ Recorded = Mapping[str, Mapping[str, RecordedFigure]]
 
 
 def outputs_sha256(keys: Iterable[tuple[str, int]]) -> str:
-    """Which outputs of an arm a figure covers: a hash of their (example_id, sample_index), in any order."""
+    """Return which outputs of an arm a figure covers: a hash of their (example_id, sample_index), in any
+    order.
+    """
     lines = sorted(json.dumps([str(example), int(index)]) for example, index in keys)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def shared_prompts(scored: Mapping[str, Collection[str]]) -> set[str] | None:
-    """The prompts that every arm has scored outputs of; None where all arms have the same ones."""
+    """Return the prompts that every arm has scored outputs of; None where all arms have the same ones."""
     own = [set(prompts) for prompts in scored.values() if prompts]
     shared = set.intersection(*own) if own else set()
     return None if all(prompts == shared for prompts in own) else shared
@@ -82,7 +84,7 @@ class CorpusMetric:
         return not self.columns[0].endswith(f":{OUTPUTS}")
 
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:
-        """What is summed of each output that was scored; of a ``score_table``."""
+        """Return the sums of each output that was scored, from a ``score_table``."""
         import pandas as pd
 
         if not set(self.columns) <= set(table.columns):
@@ -90,29 +92,29 @@ class CorpusMetric:
         return table[list(self.columns)].astype("float64").dropna()
 
     def of_record(self, samples: pd.DataFrame, arm: str | None) -> RecordedFigure | None:
-        """The recorded figure of exactly these finished samples of an arm; None if it is of others."""
-        found = self.recorded.get(arm) if arm is not None else None
-        return found.get(outputs_sha256(_keys(samples))) if found else None
+        """Return the recorded figure of exactly these finished samples of an arm; None if it is of others."""
+        figures = self.recorded.get(arm) if arm is not None else None
+        return figures.get(outputs_sha256(_keys(samples))) if figures else None
 
     def figure(self, samples: pd.DataFrame, table: pd.DataFrame, arm: str | None = None) -> float | None:
         counted = self.counted(table)
         if not len(counted):
             return None
         if self.value is None:
-            found = self.of_record(samples, arm)
-            return None if found is None else found["figure"]
+            record = self.of_record(samples, arm)
+            return None if record is None else record["figure"]
         return finite(self.value(counted.to_numpy().sum(axis=0)[:, None])[0])
 
     def interval(self, samples: pd.DataFrame, table: pd.DataFrame, arm: str) -> MetricInterval | None:
-        """The 95% interval of the figure over prompts; None where no sum gives it."""
+        """Return the 95% interval of the figure over prompts; None where no sum gives it."""
         counted = self.counted(table)
         if not len(counted):
             return None
         if self.value is not None:
             low, high = pooled_interval([*by_prompt(samples, counted).to_numpy().T], self.value)
             return {"low": low, "high": high}
-        found = self.of_record(samples, arm)
-        return {"low": found["low"], "high": found["high"]} if found is not None and self.summed else None
+        record = self.of_record(samples, arm)
+        return {"low": record["low"], "high": record["high"]} if record is not None and self.summed else None
 
     def on_common(self, by_arm: Mapping[str, pd.DataFrame]) -> CommonFigures:
         """Read the recorded figures of the prompts that all arms have, and count these prompts."""
@@ -123,19 +125,23 @@ class CorpusMetric:
         return CommonFigures(len(set.intersection(*prompts.values())) if prompts else 0, figures)
 
     def computed(self, by_arm: Mapping[str, pd.DataFrame]) -> Recorded:
-        """Figures and intervals of each arm, and of the prompts that all arms have; for ``value``."""
+        """Return figures and intervals of each arm, and of the prompts that all arms have; for ``value``."""
         shared, _ = self._shared(by_arm)
-        found: dict[str, dict[str, RecordedFigure]] = {}
+        by_arm_and_outputs: dict[str, dict[str, RecordedFigure]] = {}
         for prompts in (None,) if shared is None else (None, shared):
             for arm, samples in _on(by_arm, prompts).items():
                 table = score_table(samples)
-                figure, ends = self.figure(samples, table), self.interval(samples, table, arm)
+                figure = self.figure(samples, table)
+                ends = self.interval(samples, table, arm)
                 if figure is not None and ends is not None:
-                    found.setdefault(arm, {})[outputs_sha256(_keys(samples))] = {"figure": figure, **ends}
-        return found
+                    by_arm_and_outputs.setdefault(arm, {})[outputs_sha256(_keys(samples))] = {
+                        "figure": figure,
+                        **ends,
+                    }
+        return by_arm_and_outputs
 
     def _shared(self, by_arm: Mapping[str, pd.DataFrame]) -> tuple[set[str] | None, dict[str, set[str]]]:
-        """(``shared_prompts``, the prompts of each arm that has scored outputs)."""
+        """Return (``shared_prompts``, the prompts of each arm that has scored outputs)."""
         counted = {arm: self.counted(score_table(samples)) for arm, samples in by_arm.items()}
         prompts = {
             arm: set(by_arm[arm]["example_id"].loc[rows.index]) for arm, rows in counted.items() if len(rows)
@@ -154,23 +160,23 @@ def _on(by_arm: Mapping[str, pd.DataFrame], prompts: set[str] | None) -> dict[st
 
 
 def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) -> dict[str, CorpusMetric]:
-    """The metrics of a run that are not means, by name."""
+    """Return the metrics of a run that are not means, by name."""
     at_hand = {kind.name: kind for kind in kinds}
     recorded = info.get("corpus_figures") or {}
-    found = {}
+    metrics = {}
     for name, about in (info.get("metrics") or {}).items():
         if columns := tuple(about.get("columns") or ()):
             kind = at_hand.get(name) or installed(name)
             same = kind is not None and kind.sums is not None and kind.columns == columns
             value = kind.sums.value if same and kind is not None and kind.sums is not None else None
-            found[name] = CorpusMetric(columns, value, recorded.get(name) or {})
-    return found
+            metrics[name] = CorpusMetric(columns, value, recorded.get(name) or {})
+    return metrics
 
 
 def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """A sentence for each metric that has scored outputs and, of some arm, no figure here."""
+    """Return a sentence for each metric that has scored outputs but lacks an arm's figure here."""
     by_arm = {str(arm): own for arm, own in samples.groupby("arm", sort=False)}
-    found = []
+    sentences = []
     for name, metric in corpora.items():
         arms = [
             arm
@@ -180,23 +186,25 @@ def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -
             and len(metric.counted(score_table(own)))
         ]
         if arms:
-            found.append(
+            sentences.append(
                 f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a "
                 "report does not run, and none is recorded for these outputs. `spsbench score RUN --missing` "
                 "computes it."
             )
-    return found
+    return sentences
 
 
 def intervals(
     samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric], arm: str
 ) -> dict[str, MetricInterval]:
-    """The 95% interval over prompts of each figure of an arm's finished samples, where sums give it."""
+    """Return the 95% interval over prompts of each figure of an arm's finished samples, where sums give
+    it.
+    """
     table = score_table(samples)
-    found = {name: metric.interval(samples, table, arm) for name, metric in corpora.items()}
-    return {name: ends for name, ends in found.items() if ends is not None}
+    by_metric = {name: metric.interval(samples, table, arm) for name, metric in corpora.items()}
+    return {name: ends for name, ends in by_metric.items() if ends is not None}
 
 
 def by_prompt(samples: pd.DataFrame, counted: pd.DataFrame) -> pd.DataFrame:
-    """Sums over the samples of each prompt, in the order of the samples."""
+    """Return sums over the samples of each prompt, in the order of the samples."""
     return counted.groupby(conversation_of(samples).loc[counted.index], sort=False).sum()

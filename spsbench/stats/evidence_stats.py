@@ -42,7 +42,7 @@ DECIDED = "decisions"
 
 
 def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The sequences that carry one kind of evidence, and their sums added up per prompt."""
+    """Return the sequences that carry one kind of evidence, and their sums added up per prompt."""
     import pandas as pd
 
     table = _table(samples)
@@ -63,21 +63,21 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
 
 
 def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The sequences whose decisions were derived again, and the results."""
+    """Return the sequences whose decisions were derived again, and the sums of the results."""
     import pandas as pd
 
     table = _table(samples)
     if DECIDED not in table:
         return samples.iloc[:0], {}
     there = pd.to_numeric(table[DECIDED], errors="coerce").notna()
-    found = table.loc[there, [name for name in table if str(name).startswith(DECIDED)]].astype(np.float64)
+    sums_of = table.loc[there, [name for name in table if str(name).startswith(DECIDED)]].astype(np.float64)
     closest = f"{DECIDED}_closest"
-    told = {str(name): float(found[name].sum()) for name in found if name != closest}
-    return samples[there], told | {closest: float(_column(found, closest).min(initial=1.0))}
+    sums = {str(name): float(sums_of[name].sum()) for name in sums_of if name != closest}
+    return samples[there], sums | {closest: float(_column(sums_of, closest).min(initial=1.0))}
 
 
 def _table(samples: pd.DataFrame) -> pd.DataFrame:
-    """One column a sum; a sequence without sums has an empty row."""
+    """Return one column a sum; a sequence without sums has an empty row."""
     import pandas as pd
 
     values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
@@ -85,7 +85,7 @@ def _table(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0.05) -> Leakage | None:
-    """Share of the draft in the mixture with the target that fits the output best.
+    """Return the share of the draft, in a mixture with the target, that fits the output best.
 
     Args:
         everywhere: take the positions that leave one token, too. A token of probability 0 then counts as
@@ -97,18 +97,22 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
     if f"{kind}_information" not in prompts:
         return None
     prompts = prompts[prompts[f"{kind}_information"] > 0]
-    score, information = _column(prompts, f"{kind}_score"), _column(prompts, f"{kind}_information")
+    score = _column(prompts, f"{kind}_score")
+    information = _column(prompts, f"{kind}_information")
     if not len(prompts):
         return None
     total = float(information.sum())
     estimate = float(score.sum()) / total
     variance = float(_column(prompts, f"{kind}_var").sum())
-    n, rests = len(prompts), score - estimate * information
+    n = len(prompts)
+    rests = score - estimate * information
     model = math.sqrt(variance) / total
     between = math.sqrt(n / (n - 1) * float(np.square(rests).sum())) / total if n > 1 else 0.0
 
     def reach(share: float) -> tuple[float, float, float]:
-        """How far the interval goes below and above the estimate, and the highest that fits the model."""
+        """Return how far the interval goes below and above the estimate, and the highest leakage that
+        fits.
+        """
         z = float(ndtri(share))
         sides = quantiles(rests, share) if n > 1 else (z, z)
         below, above = (max(z * model, side * between) for side in sides)
@@ -128,7 +132,7 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
 
 
 def _highest_that_fits(score: float, information: float, variance: float, z: float) -> float:
-    """The largest leakage that a score test with quantile z does not reject.
+    """Return the largest leakage that a score test with quantile z does not reject.
 
     Where the draft's own tokens are rare under the target, a short text holds none of them and looks
     certain: the variance under no leakage is then too small. Under leakage L the variance is at most
@@ -141,7 +145,7 @@ def _highest_that_fits(score: float, information: float, variance: float, z: flo
 
 
 def log_score(prompts: pd.DataFrame) -> LogScore | None:
-    """z and two-sided p-value of the log-score: 0 under the target, above 0 for a sharper sampler."""
+    """Return z and two-sided p-value of the log-score: 0 under the target, above 0 for a sharper sampler."""
     from scipy import stats
 
     scores = _column(prompts, "log_score")
@@ -156,7 +160,7 @@ def log_score(prompts: pd.DataFrame) -> LogScore | None:
 
 
 def transform(prompts: pd.DataFrame) -> TransformTest | None:
-    """Chi-square test of the cells of the integral transform; None with too few positions."""
+    """Return a chi-square test of the integral transform's cells; None with too few positions."""
     from scipy import stats
 
     cells = _cells(prompts)
@@ -167,7 +171,7 @@ def transform(prompts: pd.DataFrame) -> TransformTest | None:
 
 
 def e_values(prompts: pd.DataFrame) -> dict[str, float]:
-    """log10 of the e-value against each alternative, and of their mean under ``mean``.
+    """Return log10 of the e-value against each alternative, and of their mean under ``mean``.
 
     The alternatives: mixtures with the draft, and the target flattened or sharpened (likelihood
     ratios, summed per sequence); ``draft_shunned`` and ``draft_favoured``, which catch a shift along
@@ -186,7 +190,7 @@ def e_values(prompts: pd.DataFrame) -> dict[str, float]:
 
 
 def _direction(score: float, variance: float) -> float:
-    """Log of the mean e-value over the stakes of ``directions``."""
+    """Return the log of the mean e-value over the stakes of ``directions``."""
     from scipy.special import logsumexp
 
     return float(logsumexp(directions(score, variance))) - math.log(len(SLOPES))
@@ -203,7 +207,7 @@ def directions(score: float, variance: float) -> Floats:
 
 
 def _dirichlet(cells: Floats) -> float:
-    """Log Bayes factor of cell probabilities drawn from a flat Dirichlet against uniform cells.
+    """Return the log Bayes factor of cell probabilities from a flat Dirichlet against uniform cells.
 
     The probability of the observed sequence of cells depends on its counts alone, so that the sums
     suffice for an e-value.

@@ -40,7 +40,7 @@ _SHARE_LONG_ENOUGH = 0.75
 def tails(
     by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> Tails | None:
-    """Quantiles of latency of every arm.
+    """Return quantiles of latency of every arm.
 
     ``until_n_s`` are seconds until the N-th token, and ``paper_clock_s`` those where every loop is given the
     arm's mean loop time, as in Figure 1 of Chen et al. 2023.
@@ -72,7 +72,7 @@ def tails(
 
 
 def sequence_s(samples: pd.DataFrame) -> Floats:
-    """Seconds that a sequence took; in a batch not its share of them, but all that passed."""
+    """Return the seconds that a sequence took; in a batch all that passed, not its share."""
     own = column(samples, "decode_s")
     if "latency_s" not in samples:
         return own
@@ -81,7 +81,7 @@ def sequence_s(samples: pd.DataFrame) -> Floats:
 
 
 def _until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] | None:
-    """Seconds until the n-th token of each sequence that has one, by the clock and by the paper's."""
+    """Return seconds until the n-th token of each sequence that has one, by the clock and by the paper's."""
     code = None if loops is None or loops.empty else sequence_codes(loops)
     if loops is None or code is None or np.isnan(seconds := column(loops, "loop_s")).any():
         return None
@@ -95,7 +95,7 @@ def _until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] | None:
 
 
 def sequence_codes(loops: pd.DataFrame) -> npt.NDArray[np.int64] | None:
-    """Number of the sequence that each loop belongs to; None unless sequences stand together, in order."""
+    """Return the number of the sequence that each loop belongs to; None unless sequences are in order."""
     if "loop" not in loops:
         return None
     first = column(loops, "loop") == 0
@@ -103,7 +103,7 @@ def sequence_codes(loops: pd.DataFrame) -> npt.NDArray[np.int64] | None:
 
 
 def running(values: Floats, code: npt.NDArray[np.int64]) -> Floats:
-    """Cumulative sum that restarts with every sequence."""
+    """Return a cumulative sum that restarts with every sequence."""
     total = np.cumsum(values)
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     offsets = total[starts] - values[starts]
@@ -126,15 +126,15 @@ EDGES = (0, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def positions(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[ArmPositions] | None:
-    """Acceptance of every SpS arm by where in the output the loop began."""
-    found: list[ArmPositions] = []
+    """Return the acceptance of every SpS arm by where in the output the loop began."""
+    by_arm: list[ArmPositions] = []
     for row in rows:
         loops = loops_by_arm.get(row["arm"])
         if not row["acceptance"] or loops is None:
             continue
         if bins := _bins(loops):
-            found.append({**identity(row), "bins": bins})
-    return found or None
+            by_arm.append({**identity(row), "bins": bins})
+    return by_arm or None
 
 
 def _bins(loops: pd.DataFrame) -> list[PositionBin]:
@@ -175,7 +175,9 @@ def energy(
     trusted: bool,
     anytime: bool,
 ) -> Energy | None:
-    """The energy of a run; joules per token have no interval where ``anytime``, see ``paired_speedup``."""
+    """Return the energy of a run; joules per token have no interval where ``anytime``, see
+    ``paired_speedup``.
+    """
     counter = info.get("energy")
     if not counter:
         return None
@@ -196,11 +198,14 @@ def energy(
 
 
 def in_joules(samples: pd.DataFrame) -> pd.DataFrame:
-    """The finished sequences whose energy is known, with joules in place of decoding seconds."""
+    """Return the finished sequences whose energy is known, with joules in place of decoding seconds."""
     done = finished(samples)
     if "conditions" not in done:
         return done.iloc[:0]
-    spent = [found.get(ENERGY) if isinstance(found, Mapping) else None for found in done["conditions"]]
+    spent = [
+        conditions.get(ENERGY) if isinstance(conditions, Mapping) else None
+        for conditions in done["conditions"]
+    ]
     joules = np.array([np.nan if value is None else value for value in spent], dtype=np.float64)
     known = np.isfinite(joules)
     return done[known].assign(decode_s=joules[known], prefill_s=0.0)
@@ -214,9 +219,9 @@ def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anyt
     known = trusted and one_process and not anytime
     other = counted.get(baseline or "")
     # Joules per token of the arm over those of its baseline, paired by sequence.
-    found = None if other is None else paired_speedup(own, other, anytime=anytime)
-    if found is not None and not trusted:  # others draw energy, too
-        found = Speedup(found.ratio, None, None)
+    saving = None if other is None else paired_speedup(own, other, anytime=anytime)
+    if saving is not None and not trusted:  # others draw energy, too
+        saving = Speedup(saving.ratio, None, None)
     return {
         **identity(row),
         "sequences": len(own),
@@ -226,5 +231,5 @@ def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anyt
             "high": per_token.high if known else None,
         },
         "baseline": baseline,
-        "ratio": shown(found),
+        "ratio": shown(saving),
     }

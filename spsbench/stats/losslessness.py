@@ -76,18 +76,19 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     """
     if "token_ids" not in baseline or "token_ids" not in arm:
         return None
-    key, own = matched_by(baseline, arm), "prompt_ids"
+    key = matched_by(baseline, arm)
+    own = "prompt_ids"
     columns = [*key, "token_ids", *([own] if own in baseline and own in arm else [])]
     ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
     both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
     if own in columns:
-        asked = zip(both[f"{own}_base"], both[f"{own}_arm"], strict=True)
-        both = both[[_ids(one) == _ids(other) for one, other in asked]]
+        prompt_ids = zip(both[f"{own}_base"], both[f"{own}_arm"], strict=True)
+        both = both[[_ids(one) == _ids(other) for one, other in prompt_ids]]
     if both.empty:
         return None
     parted = [divergence(*pair) for pair in zip(both["token_ids_base"], both["token_ids_arm"], strict=True)]
     places = [(position, index) for index, position in enumerate(parted) if position is not None]
-    found: TokenIdentity = {
+    identity_record: TokenIdentity = {
         "sequences": len(both),
         "identical": 1.0 - len(places) / len(both),
         "first_divergence": None,
@@ -95,21 +96,21 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     if places:
         position, index = min(places)
         row = both.iloc[index]
-        found["first_divergence"] = {
+        identity_record["first_divergence"] = {
             "position": position,
             "example_id": str(row["example_id"]),
             "sample_index": int(row["sample_index"]),
         }
-    return found
+    return identity_record
 
 
 def _ids(prompt: Sequence[int] | None) -> list[int] | None:
-    """What a later turn was asked; None of a first turn, whose prompt all arms share."""
+    """Return what a later turn was asked; None for a first turn, whose prompt all arms share."""
     return None if prompt is None else [*prompt]
 
 
 def divergence(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which two sequences differ, an end included; None if they are the same."""
+    """Return the first position at which two sequences differ, an end included; None if they are equal."""
     for position, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return position
@@ -160,18 +161,19 @@ def losslessness(
 
 
 def _drafting(arm: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a proof is of: an engine's way of drafting, whatever the sampling."""
+    """Return what a proof is about: an engine's way of drafting, whatever the sampling."""
     return axes.place({"method": "sps", "sampling": None, **arm}, "sampling", "method")
 
 
 def alpha_leviathan(ars: pd.DataFrame) -> float | None:
-    """Mean over positions of ArS text of sum min(target, draft), by teacher forcing of both models.
+    """Return the mean over positions of ArS text of sum min(target, draft), by teacher forcing of both
+    models.
 
     Leviathan et al. 2022, corollary 3.6. The only alpha that may feed a prediction: SpS text is
     tested more often where the draft is good.
     """
-    found = alpha_leviathan_interval(ars)
-    return None if found is None else finite(found.estimate)
+    interval = alpha_leviathan_interval(ars)
+    return None if interval is None else finite(interval.estimate)
 
 
 def alpha_leviathan_interval(ars: pd.DataFrame) -> Interval | None:
@@ -184,24 +186,28 @@ def alpha_leviathan_interval(ars: pd.DataFrame) -> Interval | None:
 
 
 def is_precise(dtype: str) -> bool:
-    """Whether rounding of a dtype is so fine that one wrong token, or decision, proves a fault."""
+    """Return whether rounding of a dtype is so fine that one wrong token, or decision, proves a fault."""
     return dtype in ("float32", "float64")
 
 
 def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
-    """The ArS that greedy tokens are held against: our own where it was run, else the arm's baseline."""
+    """Return the ArS that greedy tokens are compared with: our own where it was run, else the arm's
+    baseline.
+    """
     if row["method"] == "draft":
         return None
     ours = (other for other in rows if other["method"] == "ars" and other["engine"] == axes.EAGER)
-    found = next((other["arm"] for other in ours if other["sampling"] == row["sampling"]), row["baseline"])
-    return None if found == row["arm"] else found
+    reference = next(
+        (other["arm"] for other in ours if other["sampling"] == row["sampling"]), row["baseline"]
+    )
+    return None if reference == row["arm"] else reference
 
 
 def _judge_arm(
     row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
 ) -> ArmLosslessness:
     samples, baseline = by_arm.get(row["arm"]), by_arm.get(reference or "")
-    found: ArmLosslessness = {
+    judged: ArmLosslessness = {
         **axes.identity(row),
         "lossless": row.get("lossless", True),
         "acceptance_z": row["acceptance_z"],
@@ -220,23 +226,23 @@ def _judge_arm(
         # It is held against exact beam search: nothing of what samples are judged by exists.
         nothing: BeamFacts = {"identity": None, "scores": None}
         beams = nothing if samples is None else beam_facts(baseline, samples, precise=is_precise(dtype))
-        found.update({"lossless": True, "acceptance_z": None, "proof": None, "beams": beams})
-        found["verdict"], found["reasons"] = _verdict_of_search(row, beams)
-        return found
+        judged.update({"lossless": True, "acceptance_z": None, "proof": None, "beams": beams})
+        judged["verdict"], judged["reasons"] = _verdict_of_search(row, beams)
+        return judged
     if samples is not None:
         own = evidence_of(samples, exact=True)
         independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
         greedy = row["sampling"] == "greedy" or bool((known := own or independent) and known["greedy"])
-        found["identity"] = identity(baseline, samples) if baseline is not None and greedy else None
-        found["bound"] = leakage_bound(independent)
-        found["self_consistency"], found["rescored"] = own, independent
-        found["decisions"] = decisions_of(samples, dtype)
-    if found["lossless"]:
-        found["verdict"], found["reasons"] = _verdict(found, above_optimum(row, found["decisions"]))
+        judged["identity"] = identity(baseline, samples) if baseline is not None and greedy else None
+        judged["bound"] = leakage_bound(independent)
+        judged["self_consistency"], judged["rescored"] = own, independent
+        judged["decisions"] = decisions_of(samples, dtype)
+    if judged["lossless"]:
+        judged["verdict"], judged["reasons"] = _verdict(judged, above_optimum(row, judged["decisions"]))
     else:  # what a lossy rule's evidence measures stays, an alarm it is not
-        for evidence in filter(None, (found["self_consistency"], found["rescored"])):
-            evidence.update({"verdict": found["verdict"], "reasons": []})
-    return found
+        for evidence in filter(None, (judged["self_consistency"], judged["rescored"])):
+            evidence.update({"verdict": judged["verdict"], "reasons": []})
+    return judged
 
 
 def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> tuple[Verdict, list[str]]:
@@ -259,8 +265,10 @@ def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> tuple[Verdict, list[str
         return verdict, ["beam search samples nothing"]
     beside = f", {same['rounding']} more within rounding" if same["rounding"] else ""
     beside += "" if same["precise"] else f"; weak evidence, {same['allowance']:.2g} nats count as rounding"
-    told = f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}{beside}"
-    return OK, [told]
+    sentence = (
+        f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}{beside}"
+    )
+    return OK, [sentence]
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
@@ -274,7 +282,7 @@ UNBOUNDED = "too few positions to bound a leak"
 
 
 def bounds(value: float | None) -> TypeGuard[float]:
-    """Return whether an upper bound of a share says anything: rounded up to two digits it is below all."""
+    """Return whether an upper bound of a share is informative: rounded up to two digits it is below 100%."""
     return value is not None and value <= 0.99
 
 
@@ -287,7 +295,8 @@ def evidence_of(
     if carried.empty:
         return None
     total = prompts.sum()
-    tokens, positions = int(carried["new_tokens"].sum()), int(total.get("positions", 0.0))
+    tokens = int(carried["new_tokens"].sum())
+    positions = int(total.get("positions", 0.0))
     greedy = positions == 0 and tokens > 0
     log10 = evidence_stats.e_values(prompts)
     if log_e is not None:
@@ -316,21 +325,21 @@ def evidence_of(
 
 
 def unread_of(samples: pd.DataFrame) -> int:
-    """How many finished sequences could not be read again."""
+    """Return how many finished sequences could not be read again."""
     if "losslessness" not in samples:
         return 0
     return sum(_fact(facts, UNREAD, 0.0) > 0 for facts in finished(samples)["losslessness"])
 
 
 def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
-    """Results of deriving the decisions of an arm's sequences again."""
+    """Return the results of deriving the decisions of an arm's sequences again."""
     done = finished(samples)
-    carried, told = evidence_stats.decisions(done)
+    carried, sums = evidence_stats.decisions(done)
     if carried.empty:
         return None
     names = ("", "_rounding", "_contradicted", "_recorded", "_open")
     total, rounding, contradicted, recorded, open_ = (
-        int(told.get(evidence_stats.DECIDED + name, 0.0)) for name in names
+        int(sums.get(evidence_stats.DECIDED + name, 0.0)) for name in names
     )
     precise = is_precise(dtype)
     facts: Decisions = {
@@ -339,7 +348,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         "decisions": total,
         "rounding": rounding,
         "contradicted": contradicted,
-        "closest": told[f"{evidence_stats.DECIDED}_closest"],
+        "closest": sums[f"{evidence_stats.DECIDED}_closest"],
         "dtype": dtype,
         "exact": False,
         "recorded": recorded,
@@ -347,7 +356,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         "verdict": OK,
         "reasons": [],
     }
-    target, draft = (rows_apart(told, role) for role in ("target", "draft"))
+    target, draft = (rows_apart(sums, role) for role in ("target", "draft"))
     # Decisions derived from rows of 16 bits that the loop had not made itself: rounding turns a few.
     allowed = 0 if precise or target is not None else COARSE_TOLERANCE * total
     reasons = [f"{contradicted} of {total} decisions contradict the models' rows"] * (contradicted > allowed)
@@ -357,7 +366,8 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     if draft is not None:
         facts["draft"] = draft
         reasons += wrong_rows("draft", draft)
-    facts["verdict"], facts["reasons"] = (ALARM if reasons else OK), reasons
+    facts["verdict"] = ALARM if reasons else OK
+    facts["reasons"] = reasons
     known = precise if target is None else target["beyond"] is not None or target["rounding"] is not None
     whole = len(carried) == len(done) and not unread_of(samples)
     facts["exact"] = known and whole and total > 0 and not contradicted + open_ and not reasons
@@ -425,7 +435,7 @@ def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:
 
 
 def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
-    """That an arm accepts more than any lossless rule can, beyond chance.
+    """Return that an arm accepts more than any lossless rule can, beyond chance, if it does.
 
     Where every decision was derived again there is nothing left to estimate: by chance one interval in forty
     lies above.
@@ -437,13 +447,11 @@ def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
 
 
 def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict, list[str]]:
-    """An arm's verdict: an alarm from anywhere counts, but only independent rows can clear it."""
-    own, independent, decided, z = (
-        arm["self_consistency"],
-        arm["rescored"],
-        arm["decisions"],
-        arm["acceptance_z"],
-    )
+    """Return an arm's verdict: an alarm from any evidence counts, but only independent rows can clear it."""
+    own = arm["self_consistency"]
+    independent = arm["rescored"]
+    decided = arm["decisions"]
+    z = arm["acceptance_z"]
     proof: Mapping[str, Any] = arm["proof"] or {}
     kinds: dict[str, Judgement | None] = {
         "self-consistency": own,
@@ -476,6 +484,9 @@ def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict,
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
+    """Compare a beam search's hypotheses with the baseline's, and its scores with an independent
+    forward's.
+    """
     return {
         "identity": None if baseline is None else _beam_identity(baseline, arm, precise=precise),
         "scores": _beam_scores(arm, precise=precise),
@@ -483,7 +494,7 @@ def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: boo
 
 
 def slack(tokens: int, *, precise: bool) -> float:
-    """By how much rounding may move the log-probability of so many tokens, in nats.
+    """Return how far rounding may move the log-probability of so many tokens, in nats.
 
     Independent errors of each token. In 16 bit that is 0.39 nats at 60 tokens, wider than the closest choice
     of any search in results/reference/beams.md: little can be contradicted. In float32 the embedded pair's
@@ -514,18 +525,18 @@ def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) 
 
 
 def _same(both: Mapping[Any, Any], granted: float) -> bool | None:
-    """Whether two searches found the same in the same order; None if not, and rounding explains it."""
+    """Return whether two searches found the same in the same order; None if not, and rounding explains it."""
     sides = ("_base", "_arm")
-    found, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
-    if found.keys() != again.keys():
+    first, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
+    if first.keys() != again.keys():
         closest = min(_fact(both[f"losslessness{side}"], BEAM_CLOSEST, math.inf) for side in sides)
         return None if closest <= granted else False
-    apart = [abs(found[tokens]["log_prob"] - again[tokens]["log_prob"]) for tokens in found]
+    apart = [abs(first[tokens]["log_prob"] - again[tokens]["log_prob"]) for tokens in first]
     place = {tokens: index for index, tokens in enumerate(again)}
     # How far apart those are whose order the other search has reversed.
     swapped = [
-        _gap(found[better], found[worse])
-        for better, worse in combinations(found, 2)
+        _gap(first[better], first[worse])
+        for better, worse in combinations(first, 2)
         if place[better] > place[worse]
     ]
     if max([*apart, *swapped], default=0.0) > granted:
@@ -534,14 +545,17 @@ def _same(both: Mapping[Any, Any], granted: float) -> bool | None:
 
 
 def _hypotheses(text: Any) -> dict[tuple[int, ...], dict[str, Any]]:
-    """The finished hypotheses by their tokens, best first; see ``Hypothesis``."""
+    """Return the finished hypotheses by their tokens, best first; see ``Hypothesis``."""
     rows = json.loads(text) if isinstance(text, str) else []
     return {tuple(row["tokens"]): row for row in rows}
 
 
 def _gap(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """The difference of two scores in nats: times the smaller of both powers of lengths in them."""
-    divisors = [found["log_prob"] / found["score"] if found["score"] else 1.0 for found in (one, other)]
+    """Return the difference of two scores in nats: times the smaller of their length divisors."""
+    divisors = [
+        hypothesis["log_prob"] / hypothesis["score"] if hypothesis["score"] else 1.0
+        for hypothesis in (one, other)
+    ]
     return float(abs(one["score"] - other["score"]) * min(divisors))
 
 
@@ -552,11 +566,11 @@ def _fact(facts: Any, name: str, default: float) -> float:
 
 def _beam_scores(arm: pd.DataFrame, *, precise: bool) -> BeamScores | None:
     done = finished(arm)
-    found = [
+    scores = [
         (int(tokens), _fact(facts, BEAM_LOG_PROB, math.nan) - _fact(facts, RESCORED_BEAM_LOG_PROB, math.nan))
         for tokens, facts in zip(done["new_tokens"], done["losslessness"], strict=True)
     ]
-    known = [(tokens, abs(apart)) for tokens, apart in found if not math.isnan(apart)]
+    known = [(tokens, abs(apart)) for tokens, apart in scores if not math.isnan(apart)]
     if not known:
         return None
     return {

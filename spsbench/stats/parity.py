@@ -46,7 +46,7 @@ PASSED = "passed"
 def metrics(
     samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric] | None = None, arm: str | None = None
 ) -> dict[str, float | None]:
-    """Metrics of one arm's finished samples.
+    """Return the metrics of one arm's finished samples.
 
     Every score key becomes its plain mean over sequences. The key ``passed`` (1 if a program passed
     its tests, else 0) becomes pass@1, pass@10 and pass@100 instead; None where a problem has
@@ -69,7 +69,7 @@ def metrics(
 
 
 def _metric_names(scores: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """The metrics that a table of scores holds; several columns may belong to one."""
+    """Return the metrics that a table of scores holds; several columns may belong to one."""
     owner = {column: name for name, metric in corpora.items() for column in metric.columns}
     return list(dict.fromkeys(owner.get(str(column), str(column)) for column in scores.columns))
 
@@ -109,7 +109,8 @@ def parity(
     if column is None:
         return None
     about = (kinds or {}).get(column, {})
-    default, better = about.get("margin", DEFAULT_MARGINS.get(column)), about.get("higher_is_better", True)
+    default = about.get("margin", DEFAULT_MARGINS.get(column))
+    better = about.get("higher_is_better", True)
     corpus = (corpora or {}).get(column)
     value = None if corpus is None else corpus.value
     recorded = corpus.on_common(done) if corpus is not None and value is None else None
@@ -140,11 +141,13 @@ def parity(
             solved = _solved(units[ars], units[arm]) if column == PASSED else None
             if recorded is None:
                 alone = None if draft is None else units[draft]
-                found = compare(units[ars], units[arm], alone, default, higher_is_better=better, value=value)
+                scores = compare(units[ars], units[arm], alone, default, higher_is_better=better, value=value)
             else:
                 figures = [recorded.by_arm.get(name or "") for name in (ars, arm, draft)]
-                found = _compare_of_record(recorded.prompts, figures, default, better, why_not)
-            comparisons.append({"arm": arm, "baseline": ars, "sampling": sampling, **found, "solved": solved})
+                scores = _compare_of_record(recorded.prompts, figures, default, better, why_not)
+            comparisons.append(
+                {"arm": arm, "baseline": ars, "sampling": sampling, **scores, "solved": solved}
+            )
     metric = "pass@1" if column == PASSED else column
     return {"metric": metric, "comparisons": comparisons, "target_over_draft": advantages}
 
@@ -158,13 +161,13 @@ def _advantage_of_record(recorded: CommonFigures, ars: str, draft: str, why_not:
 def _compare_of_record(
     prompts: int, figures: Sequence[float | None], default: float | None, better: bool, why_not: str
 ) -> PairedScores:
-    """Figures that cannot be computed here, of the prompts of all arms: nothing can be resampled."""
+    """Compare figures that cannot be computed here, of the prompts of all arms; they cannot be resampled."""
     first, second, alone = figures
     gap = None if first is None or alone is None else (first - alone) * (1.0 if better else -1.0)
-    found = _side_by_side(prompts, first, second, gap, default)
-    found["difference"] = None if first is None or second is None else second - first
-    found["reason"] = UNRECORDED if found["difference"] is None else why_not
-    return found
+    scores = _side_by_side(prompts, first, second, gap, default)
+    scores["difference"] = None if first is None or second is None else second - first
+    scores["reason"] = UNRECORDED if scores["difference"] is None else why_not
+    return scores
 
 
 WHOLE = "the metric gives one figure for all outputs together, which has no interval"
@@ -185,7 +188,7 @@ def compare(
     higher_is_better: bool = True,
     value: Value | None = None,
 ) -> PairedScores:
-    """The verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
+    """Return the verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
 
     ``prompts_needed`` and what is detectable are both at 90% power, the first from ``EXPECTABLE`` prompts on.
 
@@ -196,19 +199,21 @@ def compare(
     first, second = (figure(units, value) for units in (ars, sps))
     sign = 1.0 if higher_is_better else -1.0
     gap = None if draft is None else _gap(ars, draft, value, sign)
-    found = _side_by_side(len(ars), first, second, gap, default)
+    scores = _side_by_side(len(ars), first, second, gap, default)
     if value is None:
         mean = figure(sps - ars, None)
     else:
         mean = None if first is None or second is None else second - first
-    found["difference"] = mean
-    found["normalised_difference"] = None if mean is None or not gap or gap < 0 else -sign * mean / gap
-    _test(found, ars, sps, value)
-    return found
+    scores["difference"] = mean
+    scores["normalised_difference"] = None if mean is None or not gap or gap < 0 else -sign * mean / gap
+    _test(scores, ars, sps, value)
+    return scores
 
 
 def advantage(target: Units, draft: Units, value: Value | None = None) -> Advantage:
-    """How much better the target is than the draft alone: the ratio of their means, paired by prompt."""
+    """Return how much better the target is than the draft alone: the ratio of their means, paired by
+    prompt.
+    """
     target, draft, _ = _common(target, draft, None)
     of_target, of_draft = figure(target, value), figure(draft, value)
     if of_target is None or not of_draft:
@@ -222,9 +227,9 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         both, statistic = _of_both(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic, log=True)
         ratio = of_target / of_draft
-    found = _no_ratio(len(target), of_target, of_draft, NO_INTERVAL if low is None else None)
-    found.update({"ratio": ratio, "low": low, "high": high})
-    return found
+    result = _no_ratio(len(target), of_target, of_draft, NO_INTERVAL if low is None else None)
+    result.update({"ratio": ratio, "low": low, "high": high})
+    return result
 
 
 def _no_ratio(prompts: int, target: float | None, draft: float | None, reason: str | None) -> Advantage:
@@ -242,9 +247,10 @@ def _no_ratio(prompts: int, target: float | None, draft: float | None, reason: s
 def _side_by_side(
     prompts: int, first: float | None, second: float | None, gap: float | None, default: float | None
 ) -> PairedScores:
-    """The figures of two arms and their margin, before any test."""
+    """Return the figures of two arms and their margin, before any test."""
     if gap is not None and gap > 0:
-        margin, rule = SHARE_OF_GAP * gap, f"{SHARE_OF_GAP:.0%} of the target-draft gap"
+        margin = SHARE_OF_GAP * gap
+        rule = f"{SHARE_OF_GAP:.0%} of the target-draft gap"
     else:
         margin = DEFAULT_MARGIN if default is None else default
         why = "no draft-only arm" if gap is None else "the target is no better than the draft"
@@ -277,7 +283,9 @@ def _score_column(
 
 
 def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Series[Any]:
-    """The mean score of each prompt, or conversation; of the finished samples and their ``score_table``."""
+    """Return the mean score of each prompt, or conversation, of the finished samples and their
+    ``score_table``.
+    """
     import pandas as pd
 
     if column not in table:
@@ -287,7 +295,7 @@ def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Se
 
 
 def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]:
-    """The same prompts in the same order; a draft without any of them counts as not measured."""
+    """Return the same prompts in the same order; a draft without any of them counts as not measured."""
     index = ars.index.intersection(sps.index, sort=False)
     if draft is not None:
         shared = index.intersection(draft.index, sort=False)
@@ -296,7 +304,7 @@ def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]
 
 
 def figure(units: Units, value: Value | None) -> float | None:
-    """The mean of scores, or the figure of what is summed; None without prompts."""
+    """Return the mean of scores, or the figure of what is summed; None without prompts."""
     numbers = np.asarray(units, dtype=np.float64)
     if not len(numbers):
         return None
@@ -313,7 +321,7 @@ def _gap(ars: Any, draft: Any, value: Value | None, sign: float) -> float:
 
 
 def _of_both(one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]) -> tuple[list[Floats], Value]:
-    """(columns of both, [prompts] each; the statistic of their sums)."""
+    """Return (columns of both, [prompts] each; the statistic of their sums)."""
     first, second = (np.asarray(units, dtype=np.float64).T for units in (one, other))
     width = len(first)
     return [*first, *second], lambda sums: of_both(sums[:width], sums[width:])
@@ -322,22 +330,22 @@ def _of_both(one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]) 
 def differences(
     one: Any, other: Any, value: Value | None
 ) -> tuple[Floats, tuple[float, float] | tuple[None, None]]:
-    """([prompts] numbers whose mean is the other's figure less the one's, the mean's 95% interval).
+    """Return ([prompts] numbers whose mean is other's figure less one's, the mean's 95% interval).
 
     There is no interval over one prompt, nor where the numbers vary by no more than rounding.
     """
     if len(one) < 2:
         return np.zeros(len(one)), (None, None)
     if value is None:
-        found = np.asarray(other - one, dtype=np.float64)
-        columns = [found, np.ones(len(found))]
+        paired = np.asarray(other - one, dtype=np.float64)
+        columns = [paired, np.ones(len(paired))]
         statistic: Value = ratio_of_sums
     else:
         columns, statistic = _of_both(one, other, lambda first, second: value(second) - value(first))
-        found = pseudo_values(columns, statistic)
-    if found.std(ddof=1) < _ROUNDING:
-        return found, (None, None)
-    return found, pooled_interval(columns, statistic)
+        paired = pseudo_values(columns, statistic)
+    if paired.std(ddof=1) < _ROUNDING:
+        return paired, (None, None)
+    return paired, pooled_interval(columns, statistic)
 
 
 def _test(scores: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
@@ -372,24 +380,24 @@ def _test(scores: PairedScores, ars: Any, sps: Any, value: Value | None) -> None
 
 
 def _spreads(n: int) -> Floats:
-    """Quantiles of a sample's standard deviation over n normal values of deviation 1, equally likely."""
+    """Return quantiles of the standard deviation of n standard normal values, equally likely."""
     from scipy.stats import chi2
 
     return np.asarray(np.sqrt(chi2.ppf((np.arange(1_000) + 0.5) / 1_000, n - 1) / (n - 1)))
 
 
 def minimum_detectable(deviation: float, n: int) -> float:
-    """The true difference that a paired two-sided t-test at 5% over n prompts finds in 90% of runs."""
+    """Return the true difference that a paired two-sided t-test at 5% over n prompts finds in 90% of runs."""
     from scipy.optimize import brentq
     from scipy.stats import norm, t
 
     least = t.ppf(1 - LEVEL / 2, n - 1) * _spreads(n)
-    found = brentq(lambda z: float(norm.cdf(z - least).mean()) - POWER, 0.0, 1_000.0)
-    return deviation * float(found) / math.sqrt(n)
+    effect = brentq(lambda z: float(norm.cdf(z - least).mean()) - POWER, 0.0, 1_000.0)
+    return deviation * float(effect) / math.sqrt(n)
 
 
 def prompts_needed(deviation: float, margin: float) -> int:
-    """Prompts for which the verdict is *equivalent* in 90% of runs if there is no difference at all.
+    """Return the number of prompts for which the verdict is *equivalent* in 90% of runs without a difference.
 
     Both one-sided t-tests reject where |mean| < margin - t s / sqrt(n): a normal probability for each s,
     averaged over the law of s. The normal approximation is where the search begins: it is too low.
@@ -408,7 +416,7 @@ def prompts_needed(deviation: float, margin: float) -> int:
 
 
 def _solved(ars: Units, sps: Units) -> Solved:
-    """McNemar's exact test on problems that any of the samples solved: the question of pass@100."""
+    """Return McNemar's exact test on problems that any of the samples solved: the question of pass@100."""
     from statsmodels.stats.contingency_tables import mcnemar
 
     ars, sps, _ = _common(ars, sps, None)

@@ -60,18 +60,18 @@ class PairedTimes:
 
 
 def finished(samples: pd.DataFrame) -> pd.DataFrame:
-    """The samples that ended as they should: neither failed nor without a token."""
+    """Return the samples that ended as they should: neither failed nor without a token."""
     failed = (samples["finish_reason"] == "error") | samples["error"].notna()
     return samples[~failed & (samples["new_tokens"] > 0)]
 
 
 def matched_by(*frames: pd.DataFrame) -> list[str]:
-    """The columns by which sequences of these tables belong together."""
+    """Return the columns by which sequences of these tables belong together."""
     return [name for name in SEQUENCE if all(name in frame for frame in frames)]
 
 
 def pair(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
-    """``paired_sums`` as arrays."""
+    """Return ``paired_sums`` as arrays."""
     return PairedTimes(*paired_sums(baseline, arm, prefill=prefill).to_numpy(dtype=np.float64).T)
 
 
@@ -96,14 +96,15 @@ def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = Fa
 
 
 def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
-    """What each sample is resampled with: its conversation, or the wave in which its prompt was measured."""
+    """Return what each sample is resampled with: its conversation, or the wave of its prompt."""
     prompts = conversation_of(samples)
     return prompts if "wave" not in samples else samples["wave"].fillna(prompts)
 
 
 def conversation_of(samples: pd.DataFrame) -> pd.Series[str]:
-    """The prompt of each sample, of a later turn that of its first: turns of one conversation are not
-    independent."""
+    """Return the prompt of each sample, for a later turn the first turn's: turns of one conversation are
+    not independent.
+    """
     prompts = samples["example_id"]
     return prompts if "conversation" not in samples else samples["conversation"].fillna(prompts)
 
@@ -120,7 +121,7 @@ def speedup_over_prompts(times: PairedTimes) -> Speedup | None:
 
 
 def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
-    """``paired_sums`` for each value of the column ``process``; a sequence is matched within its process.
+    """Return ``paired_sums`` for each value of the column ``process``.
 
     The same prompts may have run in every process (better: it separates the two effects), or each
     process may have had its own.
@@ -139,7 +140,7 @@ def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool =
 
 
 def speedup_over_processes(times: PairedTimes) -> Speedup | None:
-    """The pooled ratio with a 95% interval for processes and prompts alike.
+    """Return the pooled ratio with a 95% interval for processes and prompts alike.
 
     The variances between processes and between prompts add up, which errs on the wide side (as the
     pigeonhole bootstrap does, Owen 2007, Annals of Applied Statistics 1(2)), with Student's quantile for
@@ -171,7 +172,7 @@ Ends = tuple[float | None, float | None]
 
 
 def hidden(ends: Ends, over: float, under: float) -> Ends:
-    """Move the ends of a ratio of times by the shares that others took of either; None where it is all.
+    """Widen the ends of a ratio of times by the shares that others took of either; None where that is all.
 
     The upper time may be too long by its share, and the lower one by its own: each moves one end.
     """
@@ -182,14 +183,15 @@ def hidden(ends: Ends, over: float, under: float) -> Ends:
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
-    """The ratio in the first and in the second half of the run, by time of measurement."""
-    middle, columns = len(times) // 2, times.columns()
+    """Return the ratio in the first and in the second half of the run, by time of measurement."""
+    middle = len(times) // 2
+    columns = times.columns()
     first, second = ([column[part] for column in columns] for part in (slice(middle), slice(middle, None)))
     return PairedTimes(*first).ratio(), PairedTimes(*second).ratio()
 
 
 def drifted(times: PairedTimes, whole: Speedup) -> bool:
-    """Whether a half's ratio leaves the whole's interval.
+    """Return whether a half's ratio leaves the whole's interval.
 
     A half differs from the whole with the whole's own standard error, and the two halves mirror
     each other, so a steady run leaves the interval in about one case of twenty.
@@ -200,7 +202,7 @@ def drifted(times: PairedTimes, whole: Speedup) -> bool:
 
 
 def share_slower(times: PairedTimes) -> float | None:
-    """Share of prompts whose own speedup is below 1: prompts that the mean misrepresents."""
+    """Return the share of prompts whose own speedup is below 1: prompts that the mean misrepresents."""
     if not len(times):
         return None
     arm, base = times.arm_s / times.arm_tokens, times.baseline_s / times.baseline_tokens
@@ -252,7 +254,7 @@ class ArmSums:
 
 
 def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The samples of two arms whose sequence finished in both, matched within their process."""
+    """Return the samples of two arms whose sequence finished in both, matched within their process."""
     import pandas as pd
 
     left, right = finished(baseline), finished(arm)
@@ -269,7 +271,7 @@ def loops_of(loops: pd.DataFrame, samples: pd.DataFrame, everything: int) -> pd.
 
 
 def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
-    """Totals of matching samples and loops; None where not every loop of them was seen."""
+    """Return totals of matching samples and loops; None where not every loop of them was seen."""
     tokens = float(samples["new_tokens"].sum())
     emitted = float(column(loops, "emitted").sum()) if len(loops) else 0.0
     if not tokens or emitted != tokens:
@@ -288,5 +290,5 @@ def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
 
 
 def column(frame: pd.DataFrame, name: str) -> Floats:
-    """A column as float64, missing values as NaN."""
+    """Return a column as float64, missing values as NaN."""
     return np.asarray(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))

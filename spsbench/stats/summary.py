@@ -66,7 +66,7 @@ def summarise(
     evidence: pd.DataFrame | None = None,
     kinds: Sequence[MetricKind] = (),
 ) -> Summary:
-    """The content of summary.json, from the tables of a run.
+    """Return the content of summary.json, from the tables of a run.
 
     Args:
         info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
@@ -94,7 +94,7 @@ class _Measured:
     certainty: Certainty
 
     def of_arm(self, key: str, arm: str) -> Any:
-        """What the runner recorded for all arms or by arm."""
+        """Return what the runner recorded for all arms or by arm."""
         value = self.info.get(key)
         return value.get(arm) if isinstance(value, Mapping) else value
 
@@ -106,19 +106,19 @@ def _summarise(
     evidence: pd.DataFrame | None,
     kinds: Sequence[MetricKind],
 ) -> Summary:
-    """The same for sequences of one and the same conditions."""
-    taken = contention(samples, info)
+    """Return the same for sequences of one and the same conditions."""
+    lost = contention(samples, info)
     samples = _with_loop_counts(samples, loops)
     run = _Measured(
         samples={str(arm): part for arm, part in samples.groupby("arm", sort=False)},
         loops={str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {},
         info=info,
         corpora=corpus_metrics(info, kinds),
-        clean=taken["trusted"],
+        clean=lost["trusted"],
         certainty=Certainty(
             anytime=bool((info.get("stopping") or {}).get("anytime")),
             over_time=info.get("interval") == OVER_TIME,
-            lost={} if taken["trusted"] else taken["lost_by_arm"],
+            lost={} if lost["trusted"] else lost["lost_by_arm"],
         ),
     )
     anytime = run.certainty.anytime
@@ -134,7 +134,7 @@ def _summarise(
         labels["energy"] = plain(joules)
     alarmed = {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
     sized = plain(surfaces(run.samples, rows, trusted=run.clean))
-    found: Summary = {
+    summary: Summary = {
         "schema_version": SCHEMA_VERSION,
         **labels,
         "rows": rows,
@@ -143,7 +143,7 @@ def _summarise(
         "parity": quality,
         "losslessness": judged,
         **_diagnostics(run, rows, evidence, alarmed),
-        "contention": plain(taken),
+        "contention": plain(lost),
         "surfaces": sized,
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
@@ -159,14 +159,14 @@ def _summarise(
         "conditions": [],
     }
     if not sized:
-        del found["surfaces"]
-    if not found["by_turn"]:
-        del found["by_turn"]
-    return found
+        del summary["surfaces"]
+    if not summary["by_turn"]:
+        del summary["by_turn"]
+    return summary
 
 
 def _with_loop_counts(samples: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFrame:
-    """The samples with their number of loops, 0 where none were seen."""
+    """Return the samples with their number of loops, 0 where none were seen."""
     if not len(loops) or "arm" not in loops:
         return samples.assign(loop_count=0)
     key = [name for name in (*SEQUENCE, "arm") if name in samples and name in loops]
@@ -175,7 +175,7 @@ def _with_loop_counts(samples: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFram
 
 
 def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
-    """Identity of every arm, by sampling, ArS first, then by K."""
+    """Return the identity of every arm, by sampling, ArS first, then by K."""
     arms = [identity(entry) for entry in info.get("arms") or []]
     for arm in arms:
         if arm["arm"] in (info.get("engine_fallbacks") or {}):
@@ -197,16 +197,20 @@ def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
 
 
 def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.DataFrame) -> ArmRow:
-    """Everything about one arm; what needs a baseline is null for the baseline itself."""
-    name, done, speculative = arm["arm"], finished(own), arm["method"] == "sps"
-    baseline, of_engine = _baseline(arm, arms, run.samples), own_ars(arm, arms)
+    """Return everything about one arm; what needs a baseline is null for the baseline itself."""
+    name = arm["arm"]
+    done = finished(own)
+    speculative = arm["method"] == "sps"
+    baseline = _baseline(arm, arms, run.samples)
+    of_engine = own_ars(arm, arms)
     base = None if baseline is None else run.samples[baseline]
     own_baseline = of_engine["arm"] if of_engine is not None and of_engine["arm"] in run.samples else None
     times = None if base is None else pair(base, own)
     # Halves are compared with the ordinary 95% interval, not with a confidence sequence, which is wider: the
     # half of a steady run then leaves it in about one case of twenty.
     ordinary = replace(run.certainty, anytime=False).undisturbed(base, own)
-    tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
+    tokens = int(done["new_tokens"].sum())
+    decode_s = float(done["decode_s"].sum())
     expected = run.of_arm("expected_sequences", name)
     loops = loops_of(run.loops[name], done, len(own)) if name in run.loops else None
     loops = None if loops is None or loops.empty else loops
@@ -279,7 +283,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
 def _baseline(
     arm: ArmIdentity, arms: Sequence[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]
 ) -> str | None:
-    """The fastest ArS arm of the same sampling and batch; None for itself and where there is none."""
+    """Return the fastest ArS arm of the same sampling and batch; None for itself and where there is none."""
     speeds = {}
     for other in arms:
         alike = all(other[name] == arm[name] for name in ("sampling", "batch"))
@@ -302,23 +306,23 @@ def _mean(loops: pd.DataFrame | None, column: str, unit: float = 1.0) -> float |
 
 
 def _loop_time(loops: pd.DataFrame) -> Numbers:
-    """Mean milliseconds; a phase that came later only where a loop has it."""
+    """Return mean milliseconds by phase; phases of later versions only where a loop has them."""
     later = [name for name in _LATER_PHASES if f"{name}_s" in loops and loops[f"{name}_s"].notna().any()]
     phases = (*PHASES[:-1], *later, PHASES[-1])
     return {f"{name}_ms": _mean(loops, f"{name}_s", 1e3) for name in phases}
 
 
 def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
-    """See ``acceptance``; the alphas are of tokens, and a beam search tests steps."""
-    found = acceptance_by_name(loops, int(arm["k"]))
-    if found is not None and is_beam(arm):
-        for names in (found, found["macro"]):
+    """Return ``acceptance_by_name``; without alphas for a beam search, which tests steps and not tokens."""
+    acceptance_record = acceptance_by_name(loops, int(arm["k"]))
+    if acceptance_record is not None and is_beam(arm):
+        for names in (acceptance_record, acceptance_record["macro"]):
             names["alpha_tested"] = names["alpha_beta"] = names["alpha_iid"] = None
-    return found
+    return acceptance_record
 
 
 def _add_alpha_leviathan(rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> None:
-    """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
+    """Add alpha_leviathan, measured on ArS text, to the SpS arms of the same sampling."""
     of_sampling: dict[str, float | None] = {}
     for row in rows:
         if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
@@ -329,7 +333,7 @@ def _add_alpha_leviathan(rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFra
 
 
 def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPart]:
-    """Every arm's row for each category, by the same estimators; nothing unless there are several."""
+    """Yield every arm's row for each category, by the same estimators; nothing unless there are several."""
     columns = [samples["category"] for samples in run.samples.values() if "category" in samples]
     named = sorted({str(value) for values in columns for value in values.dropna()})
     categories = [*named, *([None] if any(values.isna().any() for values in columns) else [])]
@@ -338,20 +342,20 @@ def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPar
         for arm, samples in run.samples.items():
             values = samples["category"]
             own[arm] = samples[values.isna() if category is None else values == category]
-        asked = {example for samples in own.values() for example in samples["example_id"]}
-        found = [_category_row(run, row, own) for row in rows if row["arm"] in own]
-        yield {"category": category, "prompts": len(asked), "rows": found}
+        examples = {example for samples in own.values() for example in samples["example_id"]}
+        category_rows = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+        yield {"category": category, "prompts": len(examples), "rows": category_rows}
 
 
 def _by_turn(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[TurnPart]:
-    """Every arm's row for each turn of conversations; nothing where first turns alone were asked."""
+    """Yield every arm's row for each turn of conversations; nothing where only first turns were asked."""
     turns = {arm: samples["turn"].fillna(1) for arm, samples in run.samples.items() if "turn" in samples}
     numbers = sorted({int(turn) for values in turns.values() for turn in values})
     for number in numbers if len(numbers) > 1 else ():
         own = {arm: run.samples[arm][values == number] for arm, values in turns.items()}
-        asked = {example for samples in own.values() for example in samples["example_id"]}
-        found = [_category_row(run, row, own) for row in rows if row["arm"] in own]
-        yield {"turn": number, "prompts": len(asked), "rows": found}
+        examples = {example for samples in own.values() for example in samples["example_id"]}
+        turn_rows = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+        yield {"turn": number, "prompts": len(examples), "rows": turn_rows}
 
 
 def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:
@@ -378,7 +382,7 @@ def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) 
 def _diagnostics(
     run: _Measured, rows: Sequence[ArmRow], evidence: pd.DataFrame | None, alarmed: Collection[str]
 ) -> Diagnostics:
-    """The parts that explain the rows; each null where it has nothing to say.
+    """Return the parts that explain the rows; each null where it has nothing to say.
 
     Times that others disturbed so much that nothing is decided explain nothing. Each row also gets its own
     ``prediction``, null for arms that predict nothing.
@@ -394,7 +398,7 @@ def _diagnostics(
     explained = why(run.samples, run.loops, sampled)
     judged = verdicts(run.samples, rows, explained, run.certainty, alarmed=alarmed)
     decided = run.clean or (bool(judged) and all(each["outcome"] != "unclear" for each in judged or ()))
-    found: Diagnostics = {
+    parts: Diagnostics = {
         "prediction": prediction(sampled, run.info, {} if evidence is None else replayed(evidence, sampled)),
         "why": explained if decided else None,
         "ceiling": ceiling(run.samples, sampled, run.info) if decided else None,
@@ -403,12 +407,12 @@ def _diagnostics(
         "hindsight": hindsight(run.samples, loops, rows) if decided else None,
         "verdict": judged,
     }
-    found = plain(found)
-    predicted = {arm["arm"]: arm for arm in found["prediction"]["arms"]} if found["prediction"] else {}
+    parts = plain(parts)
+    predicted = {arm["arm"]: arm for arm in parts["prediction"]["arms"]} if parts["prediction"] else {}
     for row in rows:
         if (arm := predicted.get(row["arm"])) is not None:
             row["prediction"] = {"leviathan": arm["predicted"], "chen": arm["chen"]}
-    return found
+    return parts
 
 
 def token_hash(samples: pd.DataFrame) -> str | None:
@@ -427,7 +431,7 @@ def token_hash(samples: pd.DataFrame) -> str | None:
 
 
 def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on how arms were run, and on what was not."""
+    """Return sentences on how arms were run, and on what was not."""
     for arm, reason in other_fallbacks(info, engine_of(info) or ""):
         if reason in ((info.get("stages") or {}).get(arm) or {}).values():
             continue  # the title says it
@@ -447,7 +451,7 @@ def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_timings(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on what was timed again, and on what could not be seen."""
+    """Return sentences on what was timed again, and on what could not be seen."""
     if differing := (info.get("remeasured") or {}).get("differing"):
         yield (
             f"{len(differing)} timings taken again wrote other tokens from the same seed, e.g. "
@@ -504,8 +508,9 @@ def _labels(run: _Measured) -> Labels:
 
 
 def law_of(info: Mapping[str, Any]) -> str:
-    """Return what a run samples otherwise than its task: ``T=0.5, min-p 0.1 (transformers)``; of samplings
-    that differ in it by name, empty where nothing was changed."""
+    """Return where a run samples otherwise than its task: ``T=0.5, min-p 0.1 (transformers)``; empty
+    where nothing was changed. If samplings differ in it, by their names.
+    """
     shown = {"temperature": "T={:g}", "top_k": "top-k {}", "top_p": "top-p {:g}"}
     changes: dict[str, str] = {}
     for arm in info.get("arms") or []:
@@ -520,29 +525,35 @@ def law_of(info: Mapping[str, Any]) -> str:
 
 
 def engine_of(info: Mapping[str, Any]) -> str | None:
-    """What ran the loops where the run named no engine and its device has a usual one; with the reason where
-    that is not graphs. None elsewhere."""
-    usual, fallbacks = info.get("usual_engine"), info.get("engine_fallbacks") or {}
+    """Return what ran the loops where the run named no engine and its device has a usual one; with the
+    reason where that is not graphs. None elsewhere.
+    """
+    usual = info.get("usual_engine")
+    fallbacks = info.get("engine_fallbacks") or {}
     if not usual:
         return None
-    name, reason = usual["name"], usual.get("reason")
+    name = usual["name"]
+    reason = usual.get("reason")
     if fallbacks and all(arm["arm"] in fallbacks for arm in info.get("arms") or []):
-        name, reason = EAGER, next(iter(fallbacks.values()))
+        name = EAGER
+        reason = next(iter(fallbacks.values()))
     return f"{name} (CUDA graphs)" if reason is None else f"{name}: {reason}"
 
 
 def other_fallbacks(info: Mapping[str, Any], engine: str) -> list[tuple[str, str]]:
-    """Arms that ran eager in place of graphs, each with the reason where ``engine`` does not say it."""
+    """Return arms that ran eager in place of graphs, each with the reason where ``engine`` does not say
+    it.
+    """
     fallbacks = info.get("engine_fallbacks") or {}
     return [(arm, reason) for arm, reason in fallbacks.items() if reason not in engine]
 
 
 def _gpu(run: _Measured) -> GpuSeen:
-    """The device, and what the driver said of it as each finished sequence ended."""
+    """Return the device, and what the driver said of it as each finished sequence ended."""
     facts = run.info["gpu"]
     done = [finished(own) for own in run.samples.values()]
-    told = [each for own in done for each in own["conditions"] if isinstance(each, Mapping)]
-    known = [each for each in told if SM_CLOCK in each]
+    states = [each for own in done for each in own["conditions"] if isinstance(each, Mapping)]
+    known = [each for each in states if SM_CLOCK in each]
     clocks = [each[SM_CLOCK] for each in known]
     reasons = Counter(
         name.removeprefix(THROTTLED) for each in known for name in each if name.startswith(THROTTLED)
@@ -558,7 +569,7 @@ def _gpu(run: _Measured) -> GpuSeen:
 
 
 def _engines(run: _Measured) -> Engines:
-    """What answered for each arm, and where they ran with other settings."""
+    """Return what answered for each arm, and where they ran with other settings."""
     recorded = run.info["engines"]
     arms = [entry for entry in run.info.get("arms") or [] if entry["arm"] in recorded]
     ran = [PeerRun(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]

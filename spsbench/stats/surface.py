@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 def surfaces(
     by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool = True
 ) -> list[Surface]:
-    """One for each place of the speculative arms but batch and K; none without two batch sizes."""
+    """Return a surface for each place of the speculative arms but batch and K; none without two batch
+    sizes.
+    """
     keys = dict.fromkeys(place(row, "batch", "k") for row in rows if row["method"] == "sps")
-    found = []
+    results = []
     for key in keys:
         own = [row for row in rows if place(row, "batch", "k") == key and row["speedup"] is not None]
         if len({row["batch"] for row in own}) > 1:
-            found.append(_surface(own, by_arm, trusted=trusted))
-    return found
+            results.append(_surface(own, by_arm, trusted=trusted))
+    return results
 
 
 def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trusted: bool) -> Surface:
@@ -45,8 +47,8 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
     for cell in cells:
         if cell["k"] in alone:
             same = identity(alone[cell["k"]], by_arm[cell["arm"]])
-            cell["compared"] = found = 0 if same is None else same["sequences"]
-            cell["as_alone"] = 0 if same is None else round(found * same["identical"])
+            cell["compared"] = sequences = 0 if same is None else same["sequences"]
+            cell["as_alone"] = 0 if same is None else round(sequences * same["identical"])
     ks = sorted({row["k"] for row in own})
     axes = series_axes(own[0])
     return {
@@ -60,7 +62,8 @@ def _cell(
     arm: str, batch: int, k: int, row: ArmRow | None, by_arm: Mapping[str, pd.DataFrame]
 ) -> SurfaceCell:
     done = finished(by_arm[arm])
-    seconds, tokens = column(done, "decode_s").sum(), column(done, "new_tokens").sum()
+    seconds = column(done, "decode_s").sum()
+    tokens = column(done, "new_tokens").sum()
     return {
         "arm": arm,
         "batch": batch,
@@ -75,7 +78,7 @@ def _cell(
 
 
 def _paying(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:
-    """Estimate up to which batch size a K pays, from the waves of prompts that all its batch sizes share."""
+    """Return up to which batch size a K pays, from the waves of prompts that all its batch sizes share."""
     ordered = sorted(rows, key=lambda row: row["batch"])
     sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]
     shared = sorted(set.intersection(*(set(frame.index) for frame in sums)))
@@ -103,7 +106,8 @@ def crossing(sizes: Sequence[int], speedups: Sequence[float]) -> float:
     last = above[-1]
     if last == len(speedups) - 1:
         return math.inf
-    high, after = math.log(speedups[last]), speedups[last + 1]
+    high = math.log(speedups[last])
+    after = speedups[last + 1]
     share = high / (high - math.log(after)) if after > 0 else 0.0
     return float(sizes[last] * (sizes[last + 1] / sizes[last]) ** share)
 
@@ -132,6 +136,6 @@ def pays_up_to(
     point = crossing(sizes, points)
     if not np.isfinite(drawn).all() or min(own.shape[1] for own in data) < 2:
         return Interval(point, None, None)
-    found = np.sort([crossing(sizes, list(each)) for each in zip(*drawn, strict=True)])
+    crossings = np.sort([crossing(sizes, list(each)) for each in zip(*drawn, strict=True)])
     places = (min(RESAMPLES - 1, int(share * RESAMPLES)) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Interval(point, *(float(found[place]) for place in places))
+    return Interval(point, *(float(crossings[place]) for place in places))

@@ -48,7 +48,7 @@ class LoopCost:
     ars_ms: float | None
 
     def at(self, k: float | Floats) -> Floats:
-        """Milliseconds of a loop with lookahead ``k``, a number or an array; 0 drafts nothing."""
+        """Return the milliseconds of a loop with lookahead ``k``, a number or an array; 0 drafts nothing."""
         line = self.intercept_ms + self.slope_ms * np.asarray(k, dtype=np.float64)
         nothing = self.intercept_ms if self.ars_ms is None else self.ars_ms
         return np.where(np.asarray(k) == 0, nothing, line)
@@ -62,7 +62,7 @@ def loop_ms(row: ArmRow) -> float | None:
 
 
 def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
-    """The cost of a loop from the arms of one sampling and engine."""
+    """Return the cost of a loop from the arms of one sampling and engine."""
     points = {row["k"]: loop_ms(row) for row in group if row["method"] == "sps"}
     seen = {k: value for k, value in sorted(points.items()) if value is not None}
     if len(seen) < 2:
@@ -77,7 +77,7 @@ def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
 
 
 def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | None, str]:
-    """c, the time of one draft run over that of one target run, and where it was measured.
+    """Return c, the time of one draft run over that of one target run, and where it was measured.
 
     From the loops: drafting per drafted token over the verify phase of ArS, with what the processes of a
     split target say to each other in it. Where an engine sees no phases, from the draft alone against ArS,
@@ -105,21 +105,21 @@ _MOST_K = 16
 def prediction(
     rows: Sequence[ArmRow], info: Mapping[str, Any], replays: Mapping[str, Estimate] | None = None
 ) -> Prediction | None:
-    """Predictions for every SpS arm, and the best K per sampling and engine."""
+    """Return predictions for every SpS arm, and the best K per sampling and engine."""
     models = info.get("models") or {}
     draft, target = ((models.get(role) or {}).get("parameters") for role in ("draft", "target"))
     operations = draft / target if draft is not None and target else None  # c^, by numbers of parameters
     arms: list[ArmPrediction] = []
     samplings: list[SeriesPrediction] = []
     for group in series(rows):
-        found = [
+        predictions = [
             _arm(row, accepted, group, operations, (replays or {}).get(row["arm"]))
             for row in group
             if (accepted := row["acceptance"])
         ]
-        if found:
-            arms += found
-            samplings.append(_sampling(group, found))
+        if predictions:
+            arms += predictions
+            samplings.append(_sampling(group, predictions))
     return {"arms": arms, "samplings": samplings} if arms else None
 
 
@@ -130,7 +130,9 @@ def _arm(
     operations: float | None,
     replayed: Estimate | None,
 ) -> ArmPrediction:
-    """One arm: ``predicted`` by Leviathan, ``chen`` by Chen, and ``residual`` = measured - predicted."""
+    """Return one arm: ``predicted`` by Leviathan, ``chen`` by Chen, and ``residual`` = measured -
+    predicted.
+    """
     k, speedup = row["k"], row["speedup"]
     alpha = acceptance.get("alpha_leviathan")
     if alpha is not None:
@@ -162,10 +164,10 @@ def _arm(
 
 
 def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPrediction:
-    """Best K and curve from alpha and the median c of the arms, and the loop's line in K."""
+    """Return best K and curve from alpha and the median c of the arms, and the loop's line in K."""
     alpha = next((arm["alpha"] for arm in arms if arm["alpha"] is not None), None)
     c = _median([arm["c"] for arm in arms if arm["c"] is not None])
-    found: SeriesPrediction = {
+    result: SeriesPrediction = {
         **series_axes(arms[0]),
         "alpha": alpha,
         "c": c,
@@ -176,13 +178,13 @@ def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPredi
         "loop": _line(loop_cost(group), group),
     }
     if alpha is None or c is None:
-        return found
+        return result
     loop = leviathan(alpha, c)
     best = loop.best_k(KS)
     last = max(arm["k"] for arm in arms)
     ks = range((max(_MOST_K, last) if len(arms) > 1 else last) + 1)
     return {
-        **found,
+        **result,
         "best_k": best,
         "best_speedup": loop.speedup(best),
         "minimum_gain": theory.minimum_gain(alpha, c),
@@ -191,7 +193,7 @@ def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPredi
 
 
 def _line(cost: LoopCost | None, group: Sequence[ArmRow]) -> LoopLine | None:
-    """Figure 1, right: the loop's time against K, whose slope should be the draft's time per token."""
+    """Return Figure 1, right: the loop's time against K, whose slope should be the draft's time per token."""
     if cost is None:
         return None
     drafting = [
@@ -219,7 +221,7 @@ def _median(values: Sequence[float]) -> float | None:
 def hindsight(
     by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> list[Hindsight] | None:
-    """What the right K in every loop, known afterwards, would have gained, wherever there are two Ks above 0.
+    """Return the gain of the right K in every loop, known afterwards, wherever there are two Ks above 0.
 
     Leviathan et al. 2022 speak of an oracle that knows in each loop how many tokens will pass; they put its
     gain at up to about 60%. No sampler can be that oracle: this bounds how much a K that adapts could be
@@ -227,7 +229,7 @@ def hindsight(
     largest K and pays for them by the sweep's line of loop time against K. It cannot know what lies beyond
     that K, so the bound holds for lookaheads up to it: ``censored`` is the share of loops that accepted all.
     """
-    found: list[Hindsight] = []
+    gains: list[Hindsight] = []
     for group in series(rows):
         arms = [row for row in group if row["acceptance"] and row["arm"] in loops_by_arm]
         cost = loop_cost(group)
@@ -243,7 +245,7 @@ def hindsight(
         fixed = step / loop.speedup(best)
         # Where drafting never pays, the oracle does not draft.
         oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), fixed)
-        found.append(
+        gains.append(
             {
                 **series_axes(widest),
                 "best_k": best,
@@ -255,13 +257,15 @@ def hindsight(
                 "adaptive": list(_adaptive(arms, rows, by_arm)),
             }
         )
-    return found or None
+    return gains or None
 
 
 def _adaptive(
     fixed: Sequence[ArmRow], rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]
 ) -> Iterator[AdaptiveGain]:
-    """The arms that differ from those of fixed K in their policy alone, against the fastest of these."""
+    """Return the arms that differ from those of fixed K only in their policy, against the fastest of
+    these.
+    """
     timed = [row for row in fixed if row["ms_per_token"] is not None]
     best = min(timed, key=lambda row: row["ms_per_token"] or 0.0, default=None)
     if best is None:
@@ -283,24 +287,24 @@ def _adaptive(
 
 
 def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, Estimate]:
-    """Tokens per loop that a run's ArS texts predict for its SpS arms, with the interval over prompts.
+    """Return tokens per loop that a run's ArS texts predict for its SpS arms, with the interval over prompts.
 
     Of every ArS token the run knows log q and log p, by teacher forcing. That is all that the law needs, for
     every K at once, without independence of tests and without a constant alpha (``law.text_loops``).
     """
-    found: dict[str, Estimate] = {}
+    by_arm: dict[str, Estimate] = {}
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         own = [row for row in rows if row["sampling"] == sampling]
         ars = next((row["arm"] for row in own if row["method"] == "ars"), None)
         texts = list(_chances(evidence[evidence["arm"] == ars]))
         arms = {row["arm"]: row["k"] for row in own if row["method"] == "sps" and not unusual(row)}
         if texts:
-            found |= {arm: _tokens_per_loop(texts, k) for arm, k in arms.items()}
-    return found
+            by_arm |= {arm: _tokens_per_loop(texts, k) for arm, k in arms.items()}
+    return by_arm
 
 
 def _chances(ars: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
-    """(prompt, [n] the chance that each token of a text is accepted) of texts that were read as a whole."""
+    """Return (prompt, [n] the chance that each token is accepted) of texts that were read as a whole."""
     key = ["example_id", "sample_index"]
     for (prompt, _), text in ars.sort_values([*key, "position"]).groupby(key, sort=False):
         known = text[["log_target", "log_draft"]].to_numpy(dtype=np.float64).T
@@ -312,5 +316,5 @@ def _tokens_per_loop(texts: Sequence[tuple[str, Floats]], k: int) -> Estimate:
     sums: Mapping[str, Floats] = {prompt: np.zeros(2) for prompt, _ in texts}
     for prompt, chances in texts:
         sums[prompt][:] += len(chances), loops_over(anchored(chances, k)).loops
-    found = pooled_ratio(*np.array(list(sums.values())).T)
-    return {"estimate": found.estimate, "low": found.low, "high": found.high}
+    ratio = pooled_ratio(*np.array(list(sums.values())).T)
+    return {"estimate": ratio.estimate, "low": ratio.low, "high": ratio.high}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> BreakEven:
-    """The alpha, c and K at which the arm would be exactly as fast as ArS.
+    """Return the alpha, c and K at which the arm would be exactly as fast as ArS.
 
     * alpha: with the measured times, correlation and loss at the end.
     * c: how long a draft token may take, in target steps, with the measured tokens per loop.
@@ -61,7 +61,10 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
 
 
 ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
-DRAFTING, VERIFYING, REST, LOOP_TIME = "drafting", "verifying", "sampling_and_host", "loop_time"
+DRAFTING = "drafting"
+VERIFYING = "verifying"
+REST = "sampling_and_host"
+LOOP_TIME = "loop_time"
 
 TITLES = {
     ACCEPTANCE: "acceptance, if the tests were independent",
@@ -96,7 +99,7 @@ SHORT = {
 def why(
     by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> list[ArmFactors] | None:
-    """The factors of every SpS arm that has a speedup and whose loops were seen."""
+    """Return the factors of every SpS arm that has a speedup and whose loops were seen."""
     entries: list[ArmFactors] = []
     for group in series(rows):
         cost = loop_cost(group)
@@ -109,7 +112,7 @@ def why(
 
 
 def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> ArmFactors:
-    """The factors of one arm; ``running`` is the product of K+1 and all of them so far."""
+    """Return the factors of one arm; ``running`` is the product of K+1 and all of them so far."""
     running = float(row["k"] + 1)
     factors: list[Factor] = []
     for name, factor, evidence in [*_tokens_factors(row["k"], sps), *_time_factors(row["k"], ars, sps)]:
@@ -143,7 +146,9 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
 def _sums(
     row: ArmRow, by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
 ) -> tuple[ArmSums, ArmSums] | None:
-    """Totals of the baseline and of the arm; None where a loop or what it accepted was not seen."""
+    """Return totals of the baseline and of the arm; None where a loop or its accepted tokens were not
+    seen.
+    """
     baseline = _baseline(row)
     if baseline is None:
         return None
@@ -162,7 +167,7 @@ def _sums(
 
 
 def _baseline(row: ArmRow) -> str | None:
-    """A loop is explained by the steps of its own engine; another's would make one factor of all."""
+    """Return the ArS by whose steps a loop is explained: its own engine's."""
     return row.get("own_baseline") or row["baseline"]
 
 
@@ -171,8 +176,9 @@ _Measured = tuple[str, float, dict[str, float]]
 
 
 def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
-    """From K+1 down to the tokens that a loop really adds to the output."""
-    independent, emitted = expected_tokens(sps.alpha, k), sps.tokens / sps.loops
+    """Return the factors from K+1 tokens to those that a loop adds to the output."""
+    independent = expected_tokens(sps.alpha, k)
+    emitted = sps.tokens / sps.loops
     return [
         (ACCEPTANCE, independent / (k + 1), {"alpha": sps.alpha, "tokens_per_loop": independent}),
         (CORRELATION, sps.length / independent, {"tokens_per_loop": sps.length}),
@@ -181,9 +187,11 @@ def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
 
 
 def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
-    """From one target step a loop to what a loop takes, against what a token takes in ArS."""
+    """Return the factors from one target step a loop to a loop's time over that of an ArS token."""
     step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
-    target, drafting, verifying = ars.verify_s / ars.loops, sps.draft_s / sps.loops, sps.verify_s / sps.loops
+    target = ars.verify_s / ars.loops
+    drafting = sps.draft_s / sps.loops
+    verifying = sps.verify_s / sps.loops
     seen = ars.sees_phases and sps.sees_phases
     if not (seen and target > 0 and verifying + drafting > 0):
         return [(LOOP_TIME, step / loop, {"ars_step_ms": 1e3 * step, "loop_ms": 1e3 * loop})]
@@ -213,7 +221,7 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
 
 
 def _evens(even: BreakEven) -> str:
-    """Break-even alpha, c and K in words, all else as measured."""
+    """Return break-even alpha, c and K in words, all else as measured."""
     needed = "no alpha is enough" if even["alpha"] is None else f"alpha {even['alpha']:.2f}"
     parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]
     if even["measured_c"] is not None:
@@ -238,7 +246,7 @@ def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
     by_name = {factor["name"]: factor["factor"] for factor in factors["factors"]}
     if alpha is None or c is None or LOOP_TIME in by_name:
         return []
-    found = {
+    factor_of = {
         SELECTION: by_name[ACCEPTANCE] * (k + 1) / expected_tokens(alpha, k),
         CORRELATION: by_name[CORRELATION],
         END: by_name[END],
@@ -247,7 +255,7 @@ def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
         REST: by_name[REST],
     }
     titles = TITLES | _OWN_TITLES
-    ordered = sorted(found.items(), key=lambda item: -abs(math.log(item[1])))
+    ordered = sorted(factor_of.items(), key=lambda item: -abs(math.log(item[1])))
     return [{"name": name, "title": titles[name], "factor": value} for name, value in ordered]
 
 

@@ -34,7 +34,7 @@ _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 def ceiling(
     by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], info: Mapping[str, Any]
 ) -> Ceiling | None:
-    """Floors of every ArS and SpS arm; null where unknown.
+    """Return floors of every ArS and SpS arm; null where unknown.
 
     Args:
         info: of ``summarise``; ``models`` with ``target`` and ``draft``, each with ``forward_bytes``
@@ -48,8 +48,8 @@ def ceiling(
     if target is None:
         return None
     bandwidth, cache = info.get("bandwidth_bytes_per_s"), info.get("cache_bytes")
-    found = regime(target + (draft or 0.0), bandwidth, cache)
-    known = float(bandwidth) if found == BANDWIDTH_BOUND and bandwidth else None
+    bound_by = regime(target + (draft or 0.0), bandwidth, cache)
+    known = float(bandwidth) if bound_by == BANDWIDTH_BOUND and bandwidth else None
     sizes: ModelBytes = {"target": target, "draft": draft}
     kv: dict[str, float] = {
         "target": float(target_model.get("kv_bytes_per_token") or 0.0),
@@ -62,7 +62,7 @@ def ceiling(
     ]
     weak = [arm["share"] < WEAK_SHARE for arm in arms if arm["method"] == "ars" and arm["share"] is not None]
     return {
-        "regime": found,
+        "regime": bound_by,
         "bandwidth_bytes_per_s": bandwidth,
         "cache_bytes": cache,
         "cache_shared": info.get("cache_shared"),
@@ -81,7 +81,7 @@ def regime(read_bytes: float, bandwidth: float | None, cache: float | None) -> R
 
 
 def weak_baseline(ceiling: Ceiling | None) -> float | None:
-    """The share of its floor that the weakest ArS arm reaches, if that is too little; else None."""
+    """Return the share of its floor that the weakest ArS arm reaches, if it is too small; else None."""
     if not ceiling or not ceiling["weak_baseline"]:
         return None
     shares = [arm["share"] for arm in ceiling["arms"] if arm["method"] == "ars" and arm["share"] is not None]
@@ -89,7 +89,7 @@ def weak_baseline(ceiling: Ceiling | None) -> float | None:
 
 
 def _forward_bytes(model: Mapping[str, Any]) -> float | None:
-    """Bytes of weights that one forward reads, as given, or all parameters at the dtype's width."""
+    """Return the weight bytes that one forward reads, as given, or all parameters at the dtype's width."""
     if model.get("forward_bytes") is not None:
         return float(model["forward_bytes"])
     width = _WIDTHS.get(str(model.get("dtype")))
@@ -105,7 +105,7 @@ def _arm(
     bandwidth: float | None,
     experts: Mapping[str, Any] | None,
 ) -> ArmCeiling:
-    """An arm against the floor of ArS at the arm's own context, in tokens.
+    """Compare an arm with the floor of ArS at the arm's own context, in tokens.
 
     A token of ArS reads the target once; one of SpS its share of a loop's forwards of the draft and one of
     the target. Each row of a batch is charged with its part of the weights that a forward reads.
@@ -133,7 +133,7 @@ def _arm(
 
 
 def _more_experts(experts: Mapping[str, Any] | None, rows: int) -> float:
-    """Bytes of experts that so many rows read beyond those of one row."""
+    """Return the bytes of experts that so many rows read beyond those of one row."""
     if not experts:
         return 0.0
     one, block = (union_share(experts["count"], experts["per_token"], n) for n in (1, rows))
@@ -141,7 +141,7 @@ def _more_experts(experts: Mapping[str, Any] | None, rows: int) -> float:
 
 
 def _mean_context(samples: pd.DataFrame) -> float:
-    """Tokens in the cache when a token is generated, on average over the tokens."""
+    """Return the tokens in the cache when a token is generated, on average over the tokens."""
     done = finished(samples)
     lengths = done["new_tokens"].astype("float64")
     if not lengths.sum():

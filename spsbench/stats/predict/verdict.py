@@ -49,10 +49,10 @@ def verdicts(
     *,
     alarmed: Collection[str] = (),
 ) -> list[SpeedVerdict] | None:
-    """The verdict of every sampling and batch size in which a lossless SpS arm has a speedup."""
+    """Return the verdict of every sampling and batch size in which a lossless SpS arm has a speedup."""
     factors = {entry["arm"]: entry for entry in why or ()}
     grounds = dict.fromkeys(_ground(row) for row in rows)
-    found = []
+    results = []
     for ground in grounds:
         here = [row for row in rows if _ground(row) == ground and row["arm"] in by_arm]
         arms = [row for row in here if row["arm"] not in alarmed]
@@ -62,12 +62,12 @@ def verdicts(
         rated = {row["arm"]: ratio for row, ratio in timed if ratio is not None}
         if rated:
             best = max(rated, key=lambda arm: rated[arm]["ratio"])
-            found.append(_verdict(best, rated, arms, by_arm, factors.get(best), certainty))
-    return found or None
+            results.append(_verdict(best, rated, arms, by_arm, factors.get(best), certainty))
+    return results or None
 
 
 def _ground(row: ArmRow) -> tuple[str, int]:
-    """What arms must have in common to be held against one baseline."""
+    """Return what arms must have in common to be compared with one baseline."""
     place = axes(row)
     return place["sampling"], place["batch"]
 
@@ -88,7 +88,7 @@ def _verdict(
         elsewhere = _chosen_elsewhere(ars, {arm: by_arm[arm] for arm in (ars, *rated)}, certainty)
     few = bool(others) and not anytime and (best["paired_prompts"] or 0) < FEWEST_PROMPTS
     outcome = "unclear" if few else _outcome(rated[name], elsewhere)
-    found = {
+    result = {
         **identity(best),
         "outcome": outcome,
         "candidates": len(rated),
@@ -102,11 +102,11 @@ def _verdict(
         "tail_s": {"chosen": _tail(by_arm[name]), "ars": _tail(by_arm[ars])},
     }
     if lost := max(certainty.lost.get(ars, 0.0), certainty.lost.get(name, 0.0)):
-        found["lost_share"] = lost
+        result["lost_share"] = lost
         plain = shown(certainty.undisturbed(by_arm[ars], by_arm[name]))
         if outcome == "unclear" and not few and plain is not None and plain["low"] is not None:
-            found["leaning"] = _outcome(plain, None)
-    return cast("SpeedVerdict", found)
+            result["leaning"] = _outcome(plain, None)
+    return cast("SpeedVerdict", result)
 
 
 def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outcome:
@@ -123,7 +123,7 @@ def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outc
 def _against(
     other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, certainty: Certainty
 ) -> AgainstBest:
-    """How much faster the fastest arm is than another, paired."""
+    """Return how much faster the fastest arm is than another, paired."""
     gain = certainty.speedup(samples, fastest)
     slower = gain is not None and gain["low"] is not None and gain["low"] > 1.0
     return {**identity(other), "gain": gain, "slower": slower}
@@ -132,7 +132,7 @@ def _against(
 def _chosen_elsewhere(
     ars: str, samples: Mapping[str, pd.DataFrame], certainty: Certainty
 ) -> ChosenElsewhere | None:
-    """What choosing an arm on one half of the prompts gave on the other half, both ways, over ArS.
+    """Return what choosing an arm on one half of the prompts gave on the other half, both ways, over ArS.
 
     ArS is one of the arms that may be chosen, first where it is as fast as another.
     """
@@ -150,14 +150,14 @@ def _chosen_elsewhere(
         picked.add(chosen)
         judged = (tables[arm].loc[judging].to_numpy(dtype=np.float64).T for arm in (ars, chosen))
         parts.append(np.concatenate([*judged]))
-    found = speedup_over_prompts(PairedTimes(*np.concatenate(parts, axis=1)))
-    if found is None:
+    speedup = speedup_over_prompts(PairedTimes(*np.concatenate(parts, axis=1)))
+    if speedup is None:
         return None
     if others := picked - {ars}:  # of two arms the wider error, and the one that lost more
         widths = [time_half_width(samples[ars], samples[arm]) for arm in others if certainty.over_time]
         lost_most = max(others, key=lambda arm: certainty.lost.get(arm, 0.0))
-        found = certainty.widened(with_error(found, max(widths, default=0.0)), ars, lost_most)
-    return {"ratio": found.ratio, "low": found.low, "high": found.high, "prompts": len(common)}
+        speedup = certainty.widened(with_error(speedup, max(widths, default=0.0)), ars, lost_most)
+    return {"ratio": speedup.ratio, "low": speedup.low, "high": speedup.high, "prompts": len(common)}
 
 
 def _per_token(table: pd.DataFrame) -> float:

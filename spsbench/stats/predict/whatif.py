@@ -29,15 +29,15 @@ class WhatIf:
     cost: AgainstK
 
     def speedup(self, k: int) -> float:
-        """Over ArS, which K = 0 is."""
+        """Return the speedup over ArS, which is 1 at K = 0."""
         return self.tokens(k) / self.cost(k) if k else 1.0
 
     def best_k(self, ks: Iterable[int]) -> int:
-        """The fastest of them, the smallest on a tie; 0 if none is faster than ArS."""
+        """Return the fastest K, the smallest on a tie; 0 if none is faster than ArS."""
         return max((0, *ks), key=lambda k: (self.speedup(k), -k))
 
     def largest_k(self, ks: Iterable[int]) -> int:
-        """The largest of them that is faster than ArS; 0 if none is."""
+        """Return the largest K that is faster than ArS; 0 if none is."""
         return max((k for k in ks if self.speedup(k) > 1.0), default=0)
 
 
