@@ -134,7 +134,7 @@ def scenes(
     samplings: Sequence[SamplingParams],
     policy: str = FIXED,
 ) -> Iterator[Scene]:
-    """Everything that ``assert_lossless`` enumerates; see there for the arguments.
+    """Yield everything that ``assert_lossless`` enumerates; see there for the arguments.
 
     Args:
         accept: the rule.
@@ -149,12 +149,12 @@ def scenes(
         if WEIGHTS in needs:
             build = cache(build)  # cutting and rounding take long; ``begin`` forgets the last sequence
         for prompt, earlier in _SITUATIONS:
-            told = tuple(token % vocab_size for token in prompt)
+            prompt_ids = tuple(token % vocab_size for token in prompt)
             generator = torch.Generator().manual_seed(k)
             numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
             before = tuple(map(tuple, numbers))
-            depth = most if shape is not None or _branches(target, build(), told, k) else None
-            yield Scene(target, build, accept, told, k, sampling, before, depth)
+            depth = most if shape is not None or _branches(target, build(), prompt_ids, k) else None
+            yield Scene(target, build, accept, prompt_ids, k, sampling, before, depth)
 
 
 class Letters:
@@ -184,7 +184,8 @@ def fake_engine(
         tick_s: seconds that pass at every look at the clock.
     """
     make, needs = _factory(drafter)
-    decoder, clock = Letters(string.ascii_letters[: vocab_size - 1]), FakeClock(tick_s)
+    decoder = Letters(string.ascii_letters[: vocab_size - 1])
+    clock = FakeClock(tick_s)
     target = _table(vocab_size, needs)
     build = partial(_built, make, target, policy=FIXED, needs=needs, k=k) if k else None
     return EagerEngine(target, None, k, decoder, torch.device("cpu"), clock, make_drafter=build)
@@ -199,7 +200,7 @@ def context_of(
     hidden: HiddenStates | None = None,
     k: int = 0,
 ) -> Context:
-    """What a drafter may be built from: tables, and a corpus in which some tokens follow others often.
+    """Return what a drafter may be built from: tables, and a corpus in which some tokens follow others often.
 
     Args:
         vocab_size: V.
@@ -226,7 +227,7 @@ def context_of(
 
 
 def described(worst: Difference, scene: Scene) -> str:
-    """Where a law is farthest from the target's, and by how much."""
+    """Return where a law is farthest from the target's, and by how much."""
     return (
         f"Behind {worst.context} the loop emits {worst.tokens} with probability {worst.law:.15g}, the target "
         f"with {worst.target:.15g}: a difference of {worst.size:.3g}, a total variation of "
@@ -243,7 +244,7 @@ def _judge(rule: str | RuleKind | Accept) -> tuple[RuleKind | None, Accept]:
 
 
 def _branches(target: TableModel, drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
-    """Whether it proposes trees after a prompt, seen at a few of its numbers."""
+    """Return whether a drafter proposes trees after a prompt, for a few of its numbers."""
     target.begin(prompt)
     for u in (0.01, 0.5, 0.99):
         drafter.begin(prompt)
@@ -253,7 +254,7 @@ def _branches(target: TableModel, drafter: Drafter, prompt: Sequence[int], k: in
 
 
 def small_tree(drafter: Spec) -> Spec:
-    """A drafter with a tree small enough to enumerate; one that proposes a chain as it is.
+    """Return a drafter with a tree small enough to enumerate; one that proposes chains as it is.
 
     Of a static tree two siblings with a child each remain, or one with at most two; of a dynamic one 3 nodes.
     """
@@ -270,12 +271,12 @@ def small_tree(drafter: Spec) -> Spec:
 
 
 def _spec(drafter: str | DrafterKind | Factory) -> Spec:
-    """Its name and options; of what builds a drafter, none."""
+    """Return its name and options; for what builds a drafter, none."""
     return Spec.parse(drafter) if isinstance(drafter, str) else Spec("")
 
 
 def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
-    """What builds it, and what it needs."""
+    """Return what builds it, and what it needs."""
     if not isinstance(drafter, (str, DrafterKind)):
         return drafter, frozenset()
     spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec(drafter.name)
@@ -286,13 +287,13 @@ def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[s
 def _built(
     make: Factory, target: TableModel, sampling: SamplingParams, policy: str, needs: frozenset[str], k: int
 ) -> Drafter:
-    """A drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""
+    """Return a drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""
     hidden = target if isinstance(target, TableWithStates) else None
     return make(context_of(target.vocab_size, sampling, policy, needs=needs, hidden=hidden, k=k))
 
 
 def _table(vocab_size: int, needs: frozenset[str]) -> TableModel:
-    """The target of a scene."""
+    """Return the target of a scene."""
     rows = random_rows(vocab_size, seed=1, sharpness=_SHARPNESS)
     kind = TableWithStates if HIDDEN in needs else TableModel
     return kind(rows, vocab_size)
@@ -322,7 +323,9 @@ class TableWithStates(TableModel):
 
 @cache
 def _small_model(vocab_size: int) -> CausalLM:
-    """Two random layers; shared, since a drafter that takes its layers has its own cache."""
+    """Return a model of two random layers; shared, since a drafter that takes its layers has its own
+    cache.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

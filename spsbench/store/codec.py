@@ -92,7 +92,9 @@ def _kinds(record: type) -> dict[str, str]:
     return {field.name: _KNOWN_KINDS.get(str(field.type), "float64") for field in fields(record)}
 
 
-LOOP_KINDS, TRACE_KINDS, _EVIDENCE = _kinds(Loop), _kinds(TracedToken), _kinds(TokenEvidence)
+LOOP_KINDS = _kinds(Loop)
+TRACE_KINDS = _kinds(TracedToken)
+_EVIDENCE = _kinds(TokenEvidence)
 EVIDENCE_KINDS = {"position": "int32", "token_id": "int32", **_EVIDENCE}
 LATER_LOOP_COLUMNS = frozenset(field.name for field in fields(Loop) if field.default is not MISSING)
 """What only some loops have, e.g. of a split target; a line of the journal without any leaves it out."""
@@ -102,7 +104,7 @@ _WIDTH_BYTES = 4
 
 
 def pack_evidence(evidence: TokenEvidence | None) -> str | None:
-    """The columns one after another, four bytes a value in little-endian order, by zlib and base64."""
+    """Pack the columns one after another, four little-endian bytes a value, by zlib and base64."""
     if evidence is None:
         return None
     values = b"".join(_little(getattr(evidence, name)).tobytes() for name in _EVIDENCE)
@@ -110,7 +112,7 @@ def pack_evidence(evidence: TokenEvidence | None) -> str | None:
 
 
 def unpack_evidence(packed: str | None, tokens: int) -> TokenEvidence | None:
-    """What ``pack_evidence`` made of so many tokens; ValueError if it is damaged or of another number."""
+    """Return what ``pack_evidence`` packed for so many tokens; ValueError if damaged or of another number."""
     if packed is None:
         return None
     width = tokens * _WIDTH_BYTES
@@ -125,7 +127,7 @@ def unpack_evidence(packed: str | None, tokens: int) -> TokenEvidence | None:
 
 
 def _inflated(packed: str, due: int) -> bytes:
-    """Never more than a byte above what is due: a damaged line must not fill the memory."""
+    """Inflate at most one byte more than is due: a damaged line must not fill the memory."""
     inflater = zlib.decompressobj()
     try:
         values = inflater.decompress(b64decode(packed, validate=True), due + 1)
@@ -137,7 +139,7 @@ def _inflated(packed: str, due: int) -> bytes:
 
 
 def _little(values: array[Any]) -> array[Any]:
-    """The array itself, or where the machine is big-endian a copy with its bytes swapped."""
+    """Return the array itself, or on a big-endian machine a copy with its bytes swapped."""
     if sys.byteorder == "little":
         return values
     swapped = values[:]
@@ -146,7 +148,7 @@ def _little(values: array[Any]) -> array[Any]:
 
 
 def encode_sample(sample: Sample) -> Row:
-    """A sample as a row; everything in it is JSON."""
+    """Return a sample as a row; everything in it is JSON."""
     row: Row = {}
     for name, field in FIELDS.items():
         owner = sample if name in OF_SAMPLE else sample.generation
@@ -200,7 +202,7 @@ def _hypotheses(rows: list[Row]) -> list[Hypothesis]:
 
 
 def _columns(records: list[Any], names: Mapping[str, str]) -> dict[str, list[Any] | None]:
-    """Records by column; a column without any value is None."""
+    """Return records by column; a column without any value is None."""
     columns: dict[str, list[Any] | None] = {}
     for name in names:
         values = [getattr(record, name) for record in records]
@@ -266,7 +268,7 @@ _IN_EVERY_LINE = ("example_id", "text", "ids", "reference", "truncated_tokens")
 
 
 def encode_prompt(prompt: Prompt) -> Row:
-    """A prompt as a line of ``prompts.jsonl``; what came later only where it is not usual."""
+    """Return a prompt as a line of ``prompts.jsonl``; newer fields only where they are not usual."""
     row = {}
     for field in fields(Prompt):
         value = getattr(prompt, field.name)
@@ -278,7 +280,7 @@ def encode_prompt(prompt: Prompt) -> Row:
 
 
 def decode_prompt(row: Row) -> Prompt:
-    """The prompt of a line of ``prompts.jsonl``; KeyError or TypeError if it is none."""
+    """Return the prompt of a line of ``prompts.jsonl``; KeyError or TypeError if it is not one."""
     values: dict[str, Any] = {}
     for field in fields(Prompt):
         name = _PROMPT_NAMES.get(field.name, field.name)
@@ -305,7 +307,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts of a run that goes on, perhaps with other limits: the old ones, then what is added."""
+    """Return the prompts of a continued run, perhaps with other limits: the old ones, then the added ones."""
     known = {prompt.example_id: prompt for prompt in old}
     for prompt in new:
         before = known.setdefault(prompt.example_id, prompt)

@@ -122,7 +122,7 @@ def _number(row: Row, name: str) -> int:
 
 
 def _counted(value: Any) -> int:
-    """A count that a tool may have written as 3, 3.0 or "3"."""
+    """Return a count that a tool may have written as 3, 3.0 or "3"."""
     try:
         number = int(value)
     except (ValueError, OverflowError, TypeError) as problem:
@@ -133,18 +133,18 @@ def _counted(value: Any) -> int:
 
 
 def _shares(row: Row, name: str) -> tuple[float, ...]:
-    """Of loops; none where the field is not there."""
-    found = row.get(name) or ()
-    if not isinstance(found, list) or len(found) > MOST_K:
+    """Return shares of loops; none where the field is not there."""
+    values = row.get(name) or ()
+    if not isinstance(values, list) or len(values) > MOST_K:
         raise _Missing(f"{name} is not a list of at most {MOST_K:,}")
-    for value in found:
+    for value in values:
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise _Missing(f"{name} holds {as_typed(value)}, not a share")
-    return tuple(map(float, found))
+    return tuple(map(float, values))
 
 
 def _inside(row: Row, *names: str) -> Row:
-    """An object in an object; empty where it is not there."""
+    """Return an object in an object; empty where it is not there."""
     for name in names:
         inner = row.get(name)
         row = inner if isinstance(inner, Mapping) else {}
@@ -154,7 +154,8 @@ def _inside(row: Row, *names: str) -> Row:
 def _vllm_bench(row: Row, content: FileContent) -> None:
     if "spec_decode_num_drafts" not in row:
         raise _Missing("spec_decode_num_drafts is missing: the server did not speculate, or hid /metrics")
-    loops, accepted = _number(row, "spec_decode_num_drafts"), _number(row, "spec_decode_accepted_tokens")
+    loops = _number(row, "spec_decode_num_drafts")
+    accepted = _number(row, "spec_decode_accepted_tokens")
     rates = _shares(row, "spec_decode_per_position_acceptance_rates")
     tokens = _number(row, "total_output_tokens")
     content.counts.append(
@@ -165,7 +166,7 @@ def _vllm_bench(row: Row, content: FileContent) -> None:
 
 
 def _stats(stats: Row, tokens: int | None, category: str, content: FileContent) -> None:
-    """The record of a request that vLLM writes and aiperf hands on."""
+    """Add the record of a request that vLLM writes and aiperf passes on."""
     histogram = _histogram(stats.get("acceptance_histogram"), "acceptance_histogram")
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
     loops, drafted, accepted = (_number(stats, name) for name in names)
@@ -186,7 +187,9 @@ _BY_LENGTH = "acceptance_histogram_by_draft_length"
 
 
 def _histogram(counts: Any, name: str) -> list[int]:
-    """Counts by the number of drafts kept: as a list, or as aiperf and vLLM's first wrote it."""
+    """Return counts by the number of drafts kept: from a list, or from the mapping of aiperf and older
+    vLLM.
+    """
     if isinstance(counts, Mapping):
         by_kept = {_counted(kept): _counted(count) for kept, count in counts.items()}
         if max(by_kept, default=0) > MOST_K:
@@ -198,7 +201,7 @@ def _histogram(counts: Any, name: str) -> list[int]:
 
 
 def _by_length(histograms: Any, histogram: Sequence[int], drafted: int) -> tuple[tuple[int, ...], ...]:
-    """The histogram of each length of a draft; none where the field is not there."""
+    """Return the histogram of each length of a draft; none where the field is not there."""
     if not histograms:
         return ()
     if not isinstance(histograms, Mapping):
@@ -233,7 +236,7 @@ def _checked(counts: Counts) -> Counts:
 
 
 def _answer(row: Row) -> Row:
-    """A response by itself, beside its request, or in a line of the Batch API's output."""
+    """Return a response by itself, beside its request, or in a line of the Batch API's output."""
     return _inside(row, "response", "body") or _inside(row, "response") or row
 
 
@@ -251,17 +254,18 @@ def _vllm_response(row: Row, content: FileContent) -> None:
 
 
 def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
-    """Ids that vLLM returns with ``return_token_ids``."""
-    asked, row = _inside(row, "request"), _answer(row)
+    """Yield the ids that vLLM returns with ``return_token_ids``."""
+    request = _inside(row, "request")
+    row = _answer(row)
     for choice in row.get("choices") or ():
         prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
         if prompt is None or choice.get("token_ids") is None:
             raise _Missing("prompt_token_ids or choices[].token_ids is missing: ask with return_token_ids")
-        yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_drawn(asked)}
+        yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_drawn(request)}
 
 
 def _drawn(body: Row) -> dict[str, Any]:
-    """The sampling that a request names, if it names its temperature."""
+    """Return the sampling that a request names, if it names its temperature."""
     temperature = body.get("temperature")
     if temperature is None:
         return {}
@@ -296,7 +300,7 @@ def _guidellm(row: Row, content: FileContent) -> None:
 
 
 def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
-    """(successful request, the body that was sent)."""
+    """Yield (successful request, the body that was sent)."""
     for benchmark in row["benchmarks"]:
         successful = _inside(benchmark, "requests").get("successful")
         if not isinstance(successful, list):
@@ -359,7 +363,7 @@ def _spec_decode_texts(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def _published(content: Mapping[Any, Any], into: FileContent, above: str = "") -> None:
-    """Every mapping of K to a number, under the names that lead to it."""
+    """Add every mapping of K to a number, under the names that lead to it."""
     if content and all(type(k) is int for k in content):
         if all(isinstance(length, int | float) for length in content.values()):
             for k, length in content.items():
@@ -465,7 +469,7 @@ def documents(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
 
 
 def _whole(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:
-    """One document, of which the first line was read."""
+    """Return one document, of which the first line was read."""
     rest = lines.read(_LARGEST_DOCUMENT)
     if len(rest) == _LARGEST_DOCUMENT:
         why = f"{path} is one JSON document of more than {_LARGEST_DOCUMENT >> 30} GiB."
@@ -478,7 +482,7 @@ def _whole(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:
 
 
 def form_of(row: Row) -> Form | None:
-    """The format of a document; None where it is none of these."""
+    """Return the format of a document; None where it is unknown."""
     if any(f"{name}{ids}" in row for name in ("completion", "prompt") for ids in ("", "_ids")):
         return None  # a line of ``audit``
     return next((form for form in FORMS if form.fits(row)), None)
@@ -500,33 +504,33 @@ def read(path: Path, form: Form, flag: str) -> FileContent:
     Raises:
         UnavailableError: a field is missing, numbers contradict each other, or several models are in it.
     """
-    found = FileContent(form)
+    content = FileContent(form)
     if form is PUBLISHED:
         from spsbench.config.files import read_yaml
 
         try:
-            _published(read_yaml(path, flag), found)
+            _published(read_yaml(path, flag), content)
         except _Missing as problem:
             raise UnavailableError(f"{path}: {problem}.", flag=flag) from problem
-        if not found.published:
+        if not content.published:
             raise UnavailableError(f"{path} has no mapping of K to tokens per loop.", flag=flag)
-        return found
+        return content
     for number, row in documents(path, flag):
         if form_of(row) is not form:
             why = f"line {number} of {path} is not of {form.name}, as its first is."
             raise UnavailableError(why, flag=flag)
         try:
-            form.take(row, found)
+            form.take(row, content)
         except (_Missing, AttributeError, TypeError, ValueError) as problem:
             raise _unreadable(path, number, form, problem, flag) from problem
-        if len(models := [name for name in found.models if name]) > 1:
+        if len(models := [name for name in content.models if name]) > 1:
             why = f"{path} is of several models: {', '.join(models)}."
             raise UnavailableError(why, flag=flag, remedy="Split it by model.")
-    if not (found.counts or found.places or form is GUIDELLM):
-        why = "; ".join(f"{count} requests {what}" for what, count in found.skipped.items())
+    if not (content.counts or content.places or form is GUIDELLM):
+        why = "; ".join(f"{count} requests {what}" for what, count in content.skipped.items())
         why = f"{path}, {form.name}, says nothing about acceptance: {why or 'nothing is in it'}."
         raise UnavailableError(why, flag=flag)
-    return found
+    return content
 
 
 def _unreadable(path: Path, number: int, form: Form, problem: Exception, flag: str) -> UnavailableError:
@@ -535,14 +539,15 @@ def _unreadable(path: Path, number: int, form: Form, problem: Exception, flag: s
 
 
 def samples_in(row: Row) -> Sequence[Row]:
-    """A line as lines of ``audit``: itself, unless it is of another tool that keeps texts."""
+    """Return a line as lines of ``audit``: itself, unless another tool wrote it with texts."""
     form = form_of(row)
     return [row] if form is None or form.samples is None else list(form.samples(row))
 
 
 def samples(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
-    """(line number, line of ``audit``) of every text of another tool's file; UnavailableError if it has no
-    texts, or lacks a field."""
+    """Yield (line number, line of ``audit``) of every text of another tool's file; UnavailableError if it
+    has no texts, or lacks a field.
+    """
     for number, row in documents(path, flag):
         form = form_of(row)
         if form is None or form.samples is None:

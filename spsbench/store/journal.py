@@ -49,7 +49,7 @@ class Journal:
             raise disk_error(path, problem) from problem
 
     def append(self, row: Row) -> int:
-        """Write a row and wait until it is on the disk (about 0.2 ms); answers its offset in the file."""
+        """Write a row and wait until it is on the disk (about 0.2 ms); return its offset in the file."""
         if self._descriptor is None:
             raise SpsbenchError(f"{self.path} is open for reading only.")
         offset = self._size_bytes
@@ -70,7 +70,7 @@ class Journal:
         return offset
 
     def read(self, offsets: Iterable[int]) -> Iterator[Row]:
-        """The rows at some offsets, in the order asked for."""
+        """Return the rows at some offsets, in that order."""
         if not self.path.exists():
             return
         with open(self.path, "rb", opener=ordinary) as file:
@@ -86,7 +86,7 @@ class Journal:
             self._descriptor = None
 
     def _scan(self) -> list[_Line]:
-        """Read the whole file; answers its damaged lines and remembers the others."""
+        """Read the whole file; return its damaged lines and remember the others' offsets."""
         self.digests: dict[int, Any] = {}
         damaged = []
         for line in _lines(self.path, self._digest):
@@ -97,7 +97,7 @@ class Journal:
         return damaged
 
     def _refuse(self, damaged: list[_Line]) -> None:
-        """Raise for damage that is not just a last line still being written."""
+        """Raise for damage that is more than a last line still being written."""
         if damaged and (len(damaged) > 1 or damaged[0].text.endswith(b"\n")):
             remedy = f"--resume {self.path.parent} sets such lines aside and makes their samples again."
             raise SpsbenchError(f"{self.path} is damaged at byte {damaged[0].offset}.", remedy=remedy)
@@ -118,7 +118,7 @@ class Journal:
         self._scan()
 
     def _end_last_line(self) -> None:
-        """Give a last line that is whole but for its newline that newline."""
+        """Add the missing newline after a last line that is otherwise whole."""
         if not self.path.exists():
             return
         with open(self.path, "rb+", opener=ordinary) as file:
@@ -132,7 +132,7 @@ class Journal:
 
 
 def _lines(path: Path, digest: Digest) -> Iterator[_Line]:
-    """Every line of the file; a cut-off object never parses, so a row is always whole."""
+    """Yield every line of the file; a cut-off object never parses, so a row is always whole."""
     if not path.exists():
         return
     offset = 0
@@ -151,7 +151,7 @@ def _digested(text: bytes, digest: Digest) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A numpy or torch scalar as Python's own number."""
+    """Return a numpy or torch scalar as Python's own number."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} does not belong in a journal")

@@ -66,7 +66,7 @@ _ABSENT = object()
 
 
 def check_identity(directory: Path, identity: Row) -> Row:
-    """Refuse to continue a run under another identity; answers ``run.json``."""
+    """Refuse to continue a run under another identity; return ``run.json``."""
     run = read_run(directory)
     if lines := differences(run.get("identity"), files.plain(identity)):
         raise UsageError(
@@ -279,7 +279,7 @@ def read_run(directory: Path, flag: str = "RUN") -> Row:
 
 
 def checked_schema(path: Path) -> Row:
-    """The object in a JSON file that carries a schema version; UsageError if it is not ours."""
+    """Return the object in a JSON file with a schema version; UsageError if that is not ours."""
     content = files.read_json(path, "RUN")
     version = content.get("schema_version")
     if version not in READABLE_SCHEMAS:
@@ -292,7 +292,7 @@ def checked_schema(path: Path) -> Row:
 def prepare(
     directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt], *, again: bool
 ) -> Row:
-    """Write the files a run begins with into a directory that was taken; answers ``run.json``.
+    """Write the files a run begins with into a directory that was taken; return ``run.json``.
 
     Of a run that goes on they are brought up to date with what is asked now.
     """
@@ -316,23 +316,23 @@ def prepare(
 
 
 def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) -> list[Conditions]:
-    """Every condition that something was measured under, each once."""
-    found: list[Conditions] = []
+    """Return every condition that something was measured under, each once."""
+    conditions: list[Conditions] = []
     for info, indices in zip(infos, used, strict=True):
         for index in sorted(set(indices)):
             own = of_any_board(condition(info, index))
-            if own not in found:
-                found.append(own)
-    return found
+            if own not in conditions:
+                conditions.append(own)
+    return conditions
 
 
 def of_any_board(conditions: Conditions) -> Conditions:
-    """A condition without the number of its GPU: two of one kind are alike, as two machines of one kind."""
+    """Return a condition without its GPU's number: two boards of one kind count as equal."""
     return {**conditions, "gpu_uuid": None} if "gpu_uuid" in conditions else conditions
 
 
 def condition(info: Mapping[str, Any], index: int) -> Conditions:
-    """One of a run's conditions; empty where a run of an earlier version kept none."""
+    """Return one of a run's conditions; empty where a run of an earlier version kept none."""
     known = info.get("conditions") or []
     return cast("Conditions", dict(known[index])) if 0 <= index < len(known) else {}
 

@@ -51,7 +51,7 @@ class RunStore:
 
     @cached_property
     def _journal(self) -> Journal:
-        """Read whole when it is first needed: a report of a long run may never need it."""
+        """The journal, read as a whole when it is first needed: a report of a long run may never need it."""
         return Journal(self.directory / SAMPLES_FILE, _timing, writable=self._lock is not None)
 
     @cached_property
@@ -60,23 +60,25 @@ class RunStore:
 
     @cached_property
     def _timings(self) -> dict[int, Timing]:
-        """Every line of the journal by its offset."""
+        """Every line's timing by the line's offset."""
         return dict(self._journal.digests)
 
     @cached_property
     def _first(self) -> dict[Key, int]:
-        """The offset of each sample's last line of the first attempt."""
+        """Offset of each sample's last line of the first attempt."""
         return {timing.key: offset for offset, timing in self._timings.items() if timing.attempt == 1}
 
     @cached_property
     def _counted(self) -> dict[Key, list[int]]:
-        """The offsets of each sample's lines that count, in order of attempts; of a failed one the last."""
+        """Offsets of each sample's lines that count, in order of attempts; of a failed sample the last
+        line.
+        """
         attempts = timings.rounds([*self._timings.values()])
-        found: dict[Key, dict[int, int]] = {}
+        offset_of: dict[Key, dict[int, int]] = {}
         for offset, timing in self._timings.items():
-            found.setdefault(timing.key, {})[timing.attempt] = offset
+            offset_of.setdefault(timing.key, {})[timing.attempt] = offset
         counted = {}
-        for key, offsets in found.items():
+        for key, offsets in offset_of.items():
             place = self._timings[next(iter(offsets.values()))].round
             own = [number for number in timings.counting(attempts[place]) if number in offsets]
             counted[key] = [offsets[number] for number in sorted(own or offsets)[: None if own else 1]]
@@ -85,8 +87,8 @@ class RunStore:
     @cached_property
     def _scores(self) -> dict[Key, dict[str, float]]:
         scores: dict[Key, dict[str, float]] = {}
-        for key, found in self._score_journal.digests.values():
-            scores.setdefault(key, {}).update(found)
+        for key, sample_scores in self._score_journal.digests.values():
+            scores.setdefault(key, {}).update(sample_scores)
         return scores
 
     @classmethod
@@ -100,7 +102,7 @@ class RunStore:
     def open_or_create(
         cls, directory: Path, *, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]
     ) -> Self:
-        """Continue the run in ``directory`` if its identity is the same, else as ``create``.
+        """Continue the run in ``directory`` if its identity is the same, else create it.
 
         Limits may have grown: the configuration and the prompts are brought up to date, and ``run.json``
         notes the continuation with its ``info`` under ``resumed``.
@@ -154,7 +156,7 @@ class RunStore:
             self._lock = None
 
     def append(self, sample: Sample) -> Timing:
-        """Write a finished or failed sample, which is on the disk when this returns; its timing."""
+        """Write a finished or failed sample, which is on the disk when this returns; return its timing."""
         row = codec.encode_sample(sample)
         timing = self._timings[self._journal.append(row)] = Timing.of(row)
         for name in ("_counted", *(["_first"] if sample.attempt is None else [])):
@@ -169,36 +171,40 @@ class RunStore:
         self._scores.setdefault(key, {}).update(scores)
 
     def done(self) -> set[Key]:
-        """Keys of the samples that need not be generated again; failed ones are not among them."""
+        """Return the keys of the samples that need not be generated again; failed ones are not among them."""
         return {key for key, (offset, *_) in self._counted.items() if not self._timings[offset].failed}
 
     def failed(self) -> set[Key]:
-        """Keys of the samples whose last attempt failed."""
+        """Return the keys of the samples whose last attempt failed."""
         return {key for key, (offset, *_) in self._counted.items() if self._timings[offset].failed}
 
     def timings(self) -> list[Timing]:
-        """Every timing of every sequence, in the order in which they were made."""
+        """Return every timing of every sequence, in the order in which they were made."""
         return [*self._timings.values()]
 
     def replaced(self) -> int:
-        """How many first timings do not count, a later one having been disturbed less."""
+        """Return how many first timings do not count, because a later one was disturbed less."""
         return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted.values())
 
     def first(self, key: Key) -> Sample:
-        """The sample under ``key`` as it was written before any was timed again; KeyError without one."""
+        """Return the sample under ``key`` as it was written before any was timed again; KeyError without
+        one.
+        """
         (row,) = self._journal.read([self._first[key]])
         return codec.decode_sample(row)
 
     def samples(self) -> Iterator[Sample]:
-        """Every sample with its scores, in journal order; see ``timings`` for which of its lines count."""
+        """Yield every sample with its scores, in journal order; see ``timings`` for which lines count."""
         return map(codec.decode_sample, self._rows())
 
     def frames(self) -> tables.Frames:
-        """The tables of the run: from Parquet if it shows the present journal, else from the journal."""
+        """Return the tables of the run: from Parquet if it shows the present journal, else from the
+        journal.
+        """
         journal_exists = (self.directory / SAMPLES_FILE).exists()
         stored = tables.read_tables(self.directory, _stamp(self.directory) if journal_exists else None)
-        found = tables.build_tables(self._rows()) if stored is None else stored
-        return tables.to_frames(found, self.arms())
+        arrow_tables = tables.build_tables(self._rows()) if stored is None else stored
+        return tables.to_frames(arrow_tables, self.arms())
 
     def write_parquet(self) -> None:
         """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
@@ -221,14 +227,14 @@ class RunStore:
         return dict(self._run)
 
     def arms(self) -> list[Row]:
-        """Every arm of the run with its axes, see ``Arm.axes``."""
+        """Return every arm of the run with its axes, see ``Arm.axes``."""
         return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:
         return codec.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:
-        """The row of every sample, in journal order, with its scores."""
+        """Yield the row of every sample, in journal order, with its scores."""
         for offsets in sorted(self._counted.values()):
             row = timings.averaged([*self._journal.read(offsets)])
             row["scores"] = row["scores"] | self._scores.get(_key(row), {})
@@ -237,7 +243,7 @@ class RunStore:
 
 @contextmanager
 def _released(lock_descriptor: int | None) -> Iterator[None]:
-    """Give the lock back if what it was taken for fails."""
+    """Give the lock back if the block fails."""
     try:
         yield
     except BaseException:
@@ -266,7 +272,7 @@ def _score(row: Row) -> tuple[Key, dict[str, float]]:
 
 
 def _stamp(directory: Path) -> str:
-    """The journals' sizes: they only grow, so equal sizes mean equal contents."""
+    """Return the journals' sizes: they only grow, so equal sizes mean equal contents."""
     paths = (directory / SAMPLES_FILE, directory / SCORES_FILE)
     return "+".join(str(path.stat().st_size if path.exists() else 0) for path in paths)
 
@@ -279,7 +285,8 @@ def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = 
         identity = _same_identity(shards, infos)
         prompts = _dealt_back([shard.prompts() for shard in shards])
         for shard, info in zip(shards, infos, strict=True):
-            due, there = int(info["expected_sequences"]) * len(info["arms"]), len(shard.done())
+            due = int(info["expected_sequences"]) * len(info["arms"])
+            there = len(shard.done())
             if there < due:
                 raise IncompleteError(
                     f"{shard.directory} lacks {due - there} of {due} sequences.",
@@ -314,7 +321,7 @@ def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = 
 
 
 def _in_order(shards: list[RunStore]) -> list[RunStore]:
-    """The shards 1 to n, each there once."""
+    """Return the shards 1 to n, each there once."""
     names = [str(shard.run_info().get("shard")) for shard in shards]
     counts = {name.rpartition("/")[2] for name in names}
     if len(counts) != 1 or "None" in counts:
@@ -325,9 +332,9 @@ def _in_order(shards: list[RunStore]) -> list[RunStore]:
         remedy = "Name the directories of `run --shard 1/N` to `--shard N/N`."
         raise UsageError(f"these are not the shards of one run: {listed}.", flag="SHARD", remedy=remedy)
     count = int(counts.pop())
-    found = Counter(int(name.partition("/")[0]) for name in names)
-    twice = [index for index, times in found.items() if times > 1]
-    missing = [index for index in range(1, count + 1) if not found[index]]
+    times_there = Counter(int(name.partition("/")[0]) for name in names)
+    twice = [index for index, times in times_there.items() if times > 1]
+    missing = [index for index in range(1, count + 1) if not times_there[index]]
     for indices, what in ((twice, "given twice"), (missing, "missing")):
         if indices:
             listed = ", ".join(f"{index}/{count}" for index in sorted(indices))
@@ -346,7 +353,7 @@ def _same_identity(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]
 
 
 def _dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
-    """The prompts in the order they had before they were dealt out to the shards, one each in turn."""
+    """Return the prompts in their order before they were dealt out to the shards, one each in turn."""
     total = sum(len(hand) for hand in hands)
     for number, hand in enumerate(hands, start=1):
         due = len(range(number - 1, total, len(hands)))
@@ -366,15 +373,15 @@ def _samples(
     prompts: Sequence[Prompt],
     conditions: Sequence[Mapping[str, Any]],
 ) -> list[Sample]:
-    """Every sample, prompt by prompt; its condition counts in the whole run's list."""
+    """Return every sample, prompt by prompt; its condition counts in the whole run's list."""
     place = {prompt.example_id: number for number, prompt in enumerate(prompts)}
-    found = []
+    samples = []
     for shard, info in zip(shards, infos, strict=True):
         for sample in shard.samples():
             sample.condition = conditions.index(of_any_board(condition(info, sample.condition)))
             sample.attempt = None
-            found.append(sample)
-    return sorted(found, key=lambda sample: place[sample.example_id])
+            samples.append(sample)
+    return sorted(samples, key=lambda sample: place[sample.example_id])
 
 
 Stages = Mapping[str, Mapping[str, str]]
@@ -382,13 +389,13 @@ Stages = Mapping[str, Mapping[str, str]]
 
 
 def stages_of_all(parts: Iterable[Stages]) -> dict[str, dict[str, str]]:
-    """What several processes ran: a stage was a program where it was one in all of them."""
-    found: dict[str, dict[str, str]] = {}
+    """Return how stages ran in several processes: as a program only where it was one in all."""
+    by_arm: dict[str, dict[str, str]] = {}
     for part in parts:
         for arm, stages in part.items():
-            own = found.setdefault(arm, {})
+            own = by_arm.setdefault(arm, {})
             own |= {name: how for name, how in stages.items() if own.get(name, PROGRAM) == PROGRAM}
-    return found
+    return by_arm
 
 
 _PER_ARM = ("target_mode", "draft_mode")
@@ -397,7 +404,7 @@ _OF_ONE_SHARD = ("environment", "models", *_PER_ARM, *_PEAKS, "bandwidth_bytes_p
 
 
 def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``run.json`` records besides the identity: what adds up, what is common, and each shard's own."""
+    """Return what ``run.json`` records besides the identity: sums, common values, and each shard's own."""
     # What was timed again is of one shard: the merged run has the timings that count alone.
     own = (
         "schema_version",
@@ -409,22 +416,22 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
         "workers",
         "remeasured",
     )
-    found = {key: value for key, value in infos[0].items() if key not in own}
-    found |= {key: sum(info[key] for info in infos) for key in ("expected_sequences", "truncated_prompts")}
+    record = {key: value for key, value in infos[0].items() if key not in own}
+    record |= {key: sum(info[key] for info in infos) for key in ("expected_sequences", "truncated_prompts")}
     texts: dict[str, str] = {}
     for info in infos:
         texts |= info.get("token_texts", {})
     for key in _PER_ARM:  # by arm what all shards did
         modes = [info.get(key, {}) for info in infos]
         seen = {arm: {str(mode.get(arm)) for mode in modes} for mode in modes for arm in mode}
-        found[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
+        record[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
     if any("stages" in info for info in infos):
-        found["stages"] = stages_of_all(info.get("stages", {}) for info in infos)
-    found |= {"shard": None, "token_texts": texts}
-    found |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in found}
-    if gpu := found.get("gpu"):  # of one kind; which board, and how it was, differs
-        found["gpu"] = gpu | dict.fromkeys(("index", "uuid", "before", "after"))
-    found["shards"] = [
+        record["stages"] = stages_of_all(info.get("stages", {}) for info in infos)
+    record |= {"shard": None, "token_texts": texts}
+    record |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in record}
+    if gpu := record.get("gpu"):  # of one kind; which board, and how it was, differs
+        record["gpu"] = gpu | dict.fromkeys(("index", "uuid", "before", "after"))
+    record["shards"] = [
         {
             "shard": info["shard"],
             "directory": shard.directory.name,
@@ -432,4 +439,4 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
         }
         for shard, info in zip(shards, infos, strict=True)
     ]
-    return found
+    return record

@@ -104,11 +104,13 @@ class Frames:
 
 
 def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
-    """The Arrow tables by name from checked rows, which are consumed one at a time."""
+    """Return the Arrow tables by name, from checked rows that are consumed one at a time."""
     import pyarrow as pa
 
     samples: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
-    loops, tokens, evidence = _Blocks(LOOP_KINDS), _Blocks(TRACE_KINDS), _Blocks(EVIDENCE_KINDS)
+    loops = _Blocks(LOOP_KINDS)
+    tokens = _Blocks(TRACE_KINDS)
+    evidence = _Blocks(EVIDENCE_KINDS)
     for row in rows:
         for name, values in samples.items():
             values.append(_cell(row, name))
@@ -126,7 +128,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     for name, kind in SAMPLE_COLUMNS.items():
         column: Iterable[Any] = samples[name]
         if kind == "map":
-            column = (None if found is None else [*found.items()] for found in samples[name])
+            column = (None if cell is None else [*cell.items()] for cell in samples[name])
         try:
             arrays[name] = pa.array(column, type=_arrow_type(kind))
         except (ValueError, TypeError, OverflowError) as problem:
@@ -143,7 +145,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _with_unknown_ranks(table: Any) -> Any:
-    """The Arrow table with null in place of ``UNRANKED``, so that nobody counts with it."""
+    """Return the Arrow table with null in place of ``UNRANKED``, so that nobody counts with it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -180,7 +182,7 @@ def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], s
 
 
 def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
-    """Write ``timings.parquet``: of every line of the journal its times, and whether it counts."""
+    """Write ``timings.parquet``: each journal line's times, and whether it counts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -198,7 +200,9 @@ def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
 
 
 def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
-    """The tables from Parquet; None if one is missing or damaged or shows another state than ``stamp``."""
+    """Return the tables from Parquet; None if one is missing or damaged or shows another state than
+    ``stamp``.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -226,15 +230,15 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
 
 def _is_whole(name: str, table: Any, optional: AbstractSet[str]) -> bool:
     """Whether every column is there and of its type: the footer that names them has no checksum."""
-    found = {field.name: field.type for field in table.schema}
+    kinds = {field.name: field.type for field in table.schema}
     wanted = _columns(name)
-    return wanted.keys() - optional <= found.keys() and all(
-        found[column] == _arrow_type(kind) for column, kind in wanted.items() if column in found
+    return wanted.keys() - optional <= kinds.keys() and all(
+        kinds[column] == _arrow_type(kind) for column, kind in wanted.items() if column in kinds
     )
 
 
 def _columns(name: str) -> dict[str, str]:
-    """The columns that a table always has, and their kinds."""
+    """Return the columns that a table always has, and their kinds."""
     if name == "samples":
         return SAMPLE_COLUMNS
     own = {"loops": {"loop": "int32"} | LOOP_KINDS, "tokens": TRACE_KINDS, "evidence": EVIDENCE_KINDS}
@@ -242,7 +246,9 @@ def _columns(name: str) -> dict[str, str]:
 
 
 def arms_table(arms: Sequence[Row]) -> Any:
-    """The arms of ``run.json`` as an Arrow table; those of the first schema lack axes, see ``axes.axes``."""
+    """Return the arms of ``run.json`` as an Arrow table; those of the first schema lack axes, see
+    ``axes.axes``.
+    """
     import pyarrow as pa
 
     rows = [dict(axes.identity(arm)) for arm in arms]
@@ -263,7 +269,8 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
         samples[name] = pd.Series([*samples[name]], index=samples.index, dtype=object)
     none = pa.schema([(column, _arrow_type(kind)) for column, kind in _columns("evidence").items()])
     evidence = tables.get("evidence") or none.empty_table()
-    loops, tokens = tables["loops"].to_pandas(), tables["tokens"].to_pandas()
+    loops = tables["loops"].to_pandas()
+    tokens = tables["tokens"].to_pandas()
     for name in LATER_LOOP_COLUMNS - set(loops.columns):
         loops[name] = float("nan")
     if "conversation" in samples:
@@ -283,7 +290,7 @@ class _Blocks:
         self._owners: list[int] = []
 
     def add(self, owner: int, columns: dict[str, list[Any] | None] | None) -> None:
-        """Append what the sample with index ``owner`` has; None adds nothing."""
+        """Append the fields of the sample with index ``owner``; None adds nothing."""
         import numpy as np
 
         if columns is None:
@@ -298,7 +305,9 @@ class _Blocks:
         self._owners.append(owner)
 
     def table(self, samples: Any, *, numbered: bool = False) -> Any:
-        """All blocks as an Arrow table, each row with its sample's key (and its number within the sample)."""
+        """Return all blocks as an Arrow table, each row with its sample's key (and its number within the
+        sample).
+        """
         import numpy as np
         import pyarrow as pa
 

@@ -56,7 +56,7 @@ class Timing:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Timing:
-        """Of a line of the journal."""
+        """Return the timing of a line of the journal."""
         lost = row["conditions"] or {}
         wave = row.get("wave")
         elapsed_s = float(lost.get(ELAPSED, row["prefill_s"] + row["decode_s"]))
@@ -79,11 +79,11 @@ def _sum(lost: Mapping[str, float], names: Iterable[str]) -> float | None:
 
 
 def shares_lost(timings: Sequence[Timing]) -> list[float | None]:
-    """Of each timing, in the order in which they were made, the share that others took; None if unknown.
+    """Return for each timing, in order of time, the share that others took; None if unknown.
 
     Its own waiting, and of what is sampled the share of its stretch of about a second.
     """
-    found: list[float | None] = []
+    shares: list[float | None] = []
     for stretch in _stretches(timings):
         elapsed_s = sum(timing.elapsed_s for timing in stretch)
         counted = [timing.sampled_s for timing in stretch if timing.sampled_s is not None]
@@ -93,8 +93,8 @@ def shares_lost(timings: Sequence[Timing]) -> list[float | None]:
             if timing.exact_s is not None and timing.elapsed_s > 0:
                 waited = timing.exact_s / timing.elapsed_s
             known = [share for share in (waited, stolen) if share is not None]
-            found.append(min(sum(known), 1.0) if known else None)
-    return found
+            shares.append(min(sum(known), 1.0) if known else None)
+    return shares
 
 
 def _stretches(timings: Iterable[Timing]) -> Iterator[list[Timing]]:
@@ -109,13 +109,13 @@ def _stretches(timings: Iterable[Timing]) -> Iterator[list[Timing]]:
 
 
 def rounds(timings: Sequence[Timing]) -> dict[Round, dict[int, float | None]]:
-    """Of every round its whole attempts, each with the largest share that others took of an arm.
+    """Return every round's whole attempts, each with the largest share that others took of an arm.
 
     An attempt is whole that has timed every sequence of the first, and none of them failed; the first is
     there whatever became of it.
     """
     shares = dict(zip(map(id, timings), shares_lost(timings), strict=True))
-    found: dict[Round, dict[int, float | None]] = {}
+    by_round: dict[Round, dict[int, float | None]] = {}
     ordered = sorted(timings, key=lambda timing: (timing.round[0], timing.round[1] or 0, timing.attempt))
     for place, group in groupby(ordered, key=lambda timing: timing.round):
         attempts = {number: list(own) for number, own in groupby(group, key=lambda timing: timing.attempt)}
@@ -125,24 +125,27 @@ def rounds(timings: Sequence[Timing]) -> dict[Round, dict[int, float | None]]:
             sound = {key for key, timing in last.items() if not timing.failed}
             if number == 1 or sound >= due:
                 known = [share for timing in last.values() if (share := shares[id(timing)]) is not None]
-                found.setdefault(place, {})[number] = max(known, default=None)
-    return found
+                by_round.setdefault(place, {})[number] = max(known, default=None)
+    return by_round
 
 
 def counting(attempts: Mapping[int, float | None]) -> list[int]:
-    """The attempts of a round that count: all that are clean, else the one that lost least, the earliest."""
+    """Return the attempts of a round that count: all that are clean, else the one that lost least, the
+    earliest.
+    """
     clean = [number for number, share in attempts.items() if share is None or share <= CLEAN]
     return clean or [min(attempts, key=lambda number: (attempts[number] or 0.0, number))]
 
 
 def disturbed(timings: Sequence[Timing]) -> list[Round]:
-    """The rounds of which no attempt is clean, in the order in which they were first made."""
-    found = rounds(timings)
+    """Return the rounds without a clean attempt, in the order in which they were first made."""
+    shares_of = rounds(timings)
     first = dict.fromkeys(timing.round for timing in timings)
     return [
         each
         for each in first
-        if each in found and not any(share is None or share <= CLEAN for share in found[each].values())
+        if each in shares_of
+        and not any(share is None or share <= CLEAN for share in shares_of[each].values())
     ]
 
 
@@ -158,7 +161,8 @@ _SECONDS = ("prefill_s", "decode_s", "latency_s")
 
 
 def averaged(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The first of a sequence's lines that count, with the mean seconds of all that wrote the same tokens.
+    """Return the first of a sequence's lines that count, with the mean seconds of all that wrote the same
+    tokens.
 
     ``timings`` are their decoding seconds by attempt, where that is more than the first.
     """
@@ -187,7 +191,7 @@ def averaged(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _loops(row: Mapping[str, Any]) -> Any:
-    """What loops drafted and accepted, and of which columns seconds are known."""
+    """Return what loops drafted and accepted, and in which columns seconds are known."""
     loops = row["loops"]
     if loops is None:
         return None

@@ -19,7 +19,7 @@ _FENCES = ("```", "~~~")
 
 
 def completion_of(answer: str, prompt: str, entry_point: str) -> str:
-    """What to run after the prompt: the code of an answer, as a completion that upstream's judge takes, too.
+    """Return what to run after the prompt: the code of an answer, in the form that upstream's judge takes.
 
     The first fenced block of Python that defines the function counts, else the first block, else the
     whole answer. A whole function follows the prompt's own stub and replaces it, so that it has the
@@ -33,7 +33,8 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
     rest = next((rest for rest in ("", "\n    pass\n", "\n\tpass\n") if _functions(prompt + rest)), "")
     if _defines(code, entry_point):
         return f"{rest}\n\n{code}"
-    functions, indentation = _functions(prompt + rest), "    "
+    functions = _functions(prompt + rest)
+    indentation = "    "
     if functions:
         first = functions[-1].body[0]
         indentation = (prompt + rest).splitlines()[first.lineno - 1][: first.col_offset]
@@ -41,7 +42,7 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
 
 
 def _block(answer: str, entry_point: str) -> str:
-    """The code of an answer; a fence counts as Python's where its first word names Python, or nothing."""
+    """Return the code of an answer; a fence is Python's if its first word names Python, or is empty."""
     python, others = list[str](), list[str]()
     for info, text in _fenced(answer):
         word = _LANGUAGE.match(info)
@@ -56,7 +57,7 @@ def _defines(code: str, entry_point: str) -> bool:
 
 
 def _fenced(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
-    """(what stands after the fence, content) of every block.
+    """Yield (the words after the fence, content) of every block.
 
     A block that the length limit cut reaches to the end.
     Four spaces in front make a fence plain text to Markdown, but models indent under a list item as
@@ -71,14 +72,14 @@ def _fenced(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Only what can hold a fence: no HTML, in whose blocks there would be none."""
+    """Return a parser of what can hold a fence; without HTML, in whose blocks there would be none."""
     from markdown_it import MarkdownIt
 
     return MarkdownIt("zero").enable(["fence", "code", "list", "blockquote"])
 
 
 def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a problem's own text; none if it is not a program."""
+    """Return the functions of a problem's own text; none if it is not a program."""
     try:
         body = ast.parse(program).body
     except (SyntaxError, ValueError):
@@ -93,7 +94,7 @@ ExtractionChoice = Literal["auto", "none", "fence"]
 
 
 def extraction_rule(choice: ExtractionChoice, chat: bool) -> ExtractionRule:
-    """The rule for an answer that was not begun for the model.
+    """Return the rule for an answer that was not begun for the model.
 
     ``auto`` is fence in a chat, whose answers are Markdown, and none elsewhere.
     """
@@ -103,7 +104,7 @@ def extraction_rule(choice: ExtractionChoice, chat: bool) -> ExtractionRule:
 
 
 def extraction_identity(rule: ExtractionRule | None, chat: bool) -> dict[str, str]:
-    """What a run's identity holds of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
+    """Return the rule in a run's identity: empty where it is that of ``extraction_rule("auto", chat)``.
 
     So a run from before there was a choice, or from before turns were begun, can be continued.
     """

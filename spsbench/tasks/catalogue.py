@@ -31,7 +31,7 @@ def list_tasks() -> list[TaskSpec]:
 
 
 def task_kind(name: str) -> TaskKind:
-    """The task of another package or file; see ``Registry.find`` for what is raised."""
+    """Return the task of another package or file; see ``Registry.find`` for the errors."""
     return TASKS.find(name, known=sorted(_shipped()))
 
 

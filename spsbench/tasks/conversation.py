@@ -31,18 +31,19 @@ class Conversation:
     references: Sequence[Sequence[str]] = ()
 
     def prompt(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Prompt:
-        """The prompt of the turn behind the first one and so many answers.
+        """Return the prompt of the turn after the first one and so many answers.
 
         In a chat the template puts everything that was said; else a turn stands a line behind the answer. The
         answers are read as text, so that the same texts make the same prompt.
         """
-        turn, name = len(answers) + 1, first.example_id
-        said = "\n".join(message["content"] for message in self.later[turn - 2])
+        turn = len(answers) + 1
+        name = first.example_id
+        new_text = "\n".join(message["content"] for message in self.later[turn - 2])
         reference, *others = (self.references[turn - 2] if self.references else ()) or ("",)
         return replace(
             first,
             example_id=f"{name}/{turn}",
-            text=said,
+            text=new_text,
             ids=tuple(self._ids(first, answers, tokenizer)),
             reference=reference,
             other_references=tuple(others),

@@ -52,14 +52,14 @@ _Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def names_in(text: str) -> tuple[str, ...] | None:
-    """``stdlib+numpy`` as names, each once and in a fixed order; None if the text is something else."""
+    """Read ``stdlib+numpy`` as names, each once and in a fixed order; None if the text is something else."""
     if _NAMES.fullmatch(text) is None:
         return None
     return tuple(sorted(set(text.split("+")), key=lambda name: (name != STDLIB, name)))
 
 
 def read_docstrings(names: Sequence[str]) -> tuple[list[DataRow], str]:
-    """(rows with id, document and summary, sorted by id; the versions they are from).
+    """Return (rows with id, document and summary, sorted by id; the versions they are from).
 
     The summary is the first line, if it is a sentence; the document is the rest, if it is prose of some
     length. A text that was there before, under another id, is left out.
@@ -82,22 +82,24 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[DataRow], str]:
 def _version(name: str) -> str:
     if name == STDLIB:
         return f"Python {platform.python_version()}"
-    found = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)})
-    if not found:
+    packages = sorted(
+        {f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)}
+    )
+    if not packages:
         remedy = f"Install it, or name others by their import name, e.g. {STDLIB}+numpy."
         raise UnavailableError(f"the package {name} is not installed.", flag="--data", remedy=remedy)
-    return ", ".join(found)
+    return ", ".join(packages)
 
 
 def _brings(distribution: Distribution, name: str) -> bool:
-    """Whether a distribution brings a package, by what its installer noted; one file a distribution."""
+    """Return whether a distribution brings a package, by its installer's record; one file a distribution."""
     tops = (distribution.read_text("top_level.txt") or "").split()
     record = "\n" + (distribution.read_text("RECORD") or "")
     return name in tops or f"\n{name}/" in record or f"\n{name}.py," in record
 
 
 def _modules(name: str) -> Iterator[tuple[Path, str]]:
-    """(source file, module's name) of all modules, without tests."""
+    """Yield (source file, module's name) of all modules, without tests."""
     if name == STDLIB:
         folder = Path(sysconfig.get_path("stdlib"))
         names = sorted(sys.stdlib_module_names - _SPLIT_OFF)
@@ -115,7 +117,7 @@ def _modules(name: str) -> Iterator[tuple[Path, str]]:
 
 
 def _rows(path: Path, module: str) -> Iterator[DataRow]:
-    """What a file has; nothing if it is for another Python, as templates and examples may be."""
+    """Return the docstrings of a file; none if it is for another Python, as templates may be."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -131,7 +133,7 @@ def _rows(path: Path, module: str) -> Iterator[DataRow]:
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """(qualified name, docstring) of a definition and of all that are in it."""
+    """Yield (qualified name, docstring) of a definition and of all definitions in it."""
     if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
         yield name, docstring
     for child in ast.iter_child_nodes(node):
@@ -142,8 +144,9 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a text of the right length is mostly words: no code, table or list of values."""
-    words, lines = text.split(), [line.strip() for line in text.splitlines() if line.strip()]
+    """Return whether a text of the right length is mostly words: no code, table or list of values."""
+    words = text.split()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(words) not in _DOCUMENT_WORDS or len(text) > _DOCUMENT_CHARACTERS:
         return False
     plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)

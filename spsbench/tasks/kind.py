@@ -60,7 +60,7 @@ class PythonTask(Task):
         self.headline = metrics[0].name if metrics else None
 
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
-        """``official`` and ``mini`` are the task's own examples."""
+        """Load the task's own examples, also for ``official`` and ``mini``."""
         path = None if data in ("official", "mini") else Path(data)
         examples = self._examples(path)
         shared = sha256_of(f"{example.example_id}\0{self._text(example)}" for example in examples)
@@ -75,7 +75,7 @@ class PythonTask(Task):
         )
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
-        """Never truncated: only the task knows what may be left out."""
+        """Return a prompt that is never truncated: only the task knows what may be left out."""
         return frame.whole(example, self._text(example))
 
     def _examples(self, path: Path | None) -> list[Example]:

@@ -397,7 +397,8 @@ def _messages(row: DataRow, layout: str) -> list[Message]:
 
 def _conversation(row: DataRow) -> list[Message]:
     """What was said in a record of ShareGPT."""
-    turns, messages = row.fields[CONVERSATIONS], list[Message]()
+    turns = row.fields[CONVERSATIONS]
+    messages = list[Message]()
     if not isinstance(turns, list) or not turns:
         raise _Unusable(_NO_TURN)
     for turn in turns:

@@ -35,7 +35,7 @@ class PromptTemplate(NamedTuple):
 
 
 def template_sha256(query: str, exemplar_text: str = "") -> str:
-    """Hash of the template with the filled exemplar: what all prompts of a run share."""
+    """Return the hash of the template with the filled exemplar: what all prompts of a run share."""
     return hashlib.sha256(f"{exemplar_text}\0{query}".encode()).hexdigest()
 
 
@@ -58,7 +58,8 @@ _PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), 
 _METRICS: dict[Kind, tuple[str, ...]] = {"summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum")}
 """Of a task that names none."""
 
-FIELD, FIELD_TASKS = "field", ("gsm8k", "math500", "humaneval", "mbpp", "mt-bench", "alpaca", "cnndm")
+FIELD = "field"
+FIELD_TASKS = ("gsm8k", "math500", "humaneval", "mbpp", "mt-bench", "alpaca", "cnndm")
 """The name by which the tasks that papers quote acceptance on are run together, and these, in the row's
 order."""
 
@@ -79,12 +80,14 @@ class SamplingSpec(_Strict):
     greedy: bool = False
 
     def params(self) -> SamplingParams:
-        """The same as the house's own type."""
+        """The same as ``SamplingParams``."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.greedy)
 
 
 def sampling_of(said: object) -> SamplingParams:
-    """Sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is greedy."""
+    """Return sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is
+    greedy.
+    """
     if not isinstance(said, Mapping):
         raise ValueError(f"sampling must be an object, got {said}")
     fields = dict(said)
@@ -173,7 +176,7 @@ class TaskSpec(_Strict):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The metrics that the task names, else those of its kind."""
+        """Return the metrics that the task names, else those of its kind."""
         return tuple(self.metrics) or _METRICS.get(self.kind, ())
 
     @model_validator(mode="after")
@@ -196,7 +199,7 @@ class TaskSpec(_Strict):
         return self
 
     def _require_columns(self, columns: list[str]) -> None:
-        """Refuse what names a column that is not among the prompt's, or is for tasks of text alone."""
+        """Refuse a column that is not among the prompt's, and settings that are for tasks of text alone."""
         of_text = {
             "sentence_per_line": self.sentence_per_line,
             "data.columns": self.data.columns,
@@ -230,14 +233,14 @@ def read_spec(path: Path) -> TaskSpec:
 
 
 def columns_of(template: str) -> list[str]:
-    """The columns in braces in a prompt, each once."""
-    found = []
+    """Return the columns in braces in a prompt, each once."""
+    columns = []
     for _, name, layout, conversion in Formatter().parse(template):
         if name is not None and (not re.fullmatch(r"[^\d\W][\w -]*", name) or layout or conversion):
             raise ValueError(f"prompt has {{{name}}}, which is not a column; write {{{{ for a brace")
         if name is not None:
-            found.append(name)
-    return list(dict.fromkeys(found))
+            columns.append(name)
+    return list(dict.fromkeys(columns))
 
 
 def _one_of(key: str, value: str, allowed: Any) -> None:
@@ -252,7 +255,7 @@ def _sentence(error: Any) -> str:
 
 
 def _fields(place: list[str]) -> list[str]:
-    """Keys that are known where an unknown one was met."""
+    """Return the known keys where an unknown one was met."""
     if not place:
         return list(TaskSpec.model_fields)
     models: dict[str, type[BaseModel]] = {"data": DataSpec, "samplings": SamplingSpec, "shots": ShotsSpec}

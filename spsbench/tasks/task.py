@@ -276,12 +276,14 @@ class Task(ABC):
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``."""
-        asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
+        asked = [prompt.text for prompt in prompts]
+        references = [prompt.reference for prompt in prompts]
         return scores(self.metrics, asked, texts, references)
 
     def corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
         """Score all outputs by a metric with ``corpus``; arguments as for ``score``."""
-        asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
+        asked = [prompt.text for prompt in prompts]
+        references = [prompt.reference for prompt in prompts]
         return corpus_figure(kind, asked, texts, references)
 
 
@@ -290,7 +292,9 @@ class YamlTask(Task):
 
     def __init__(self, spec: TaskSpec, metrics: tuple[MetricKind, ...] = ()) -> None:
         self.spec, self.metrics = spec, metrics
-        self.name, self.headline, self.max_new_tokens = spec.name, spec.headline, spec.max_new_tokens
+        self.name = spec.name
+        self.headline = spec.headline
+        self.max_new_tokens = spec.max_new_tokens
         self.samplings = {name: sampling.params() for name, sampling in spec.samplings.items()}
         self.default_sampling, self.stop = spec.default_sampling, tuple(spec.stop)
 

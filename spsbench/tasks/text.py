@@ -62,7 +62,9 @@ class TextTask(YamlTask):
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
         """Only the end of the column named by ``truncate`` is cut."""
-        template, shots, column = self.spec.prompt, data.shots, self.spec.truncate
+        template = self.spec.prompt
+        shots = data.shots
+        column = self.spec.truncate
         if frame.chat and self.spec.chat is not None:
             template, shots = self.spec.chat, ""
 

@@ -33,11 +33,11 @@ class TurnsTask(TextTask):
         return [_by_turn(row, column) for row in rows], solved, {**origin, "unasked_turns": later}
 
     def _examples(self, rows: Sequence[DataRow], *, published: bool) -> list[Example]:
-        """The category of a row, where it has one, and its later turns go with the example."""
-        found = super()._examples(rows, published=published)
+        """Return the examples with their category, if any, and their later turns."""
+        examples = super()._examples(rows, published=published)
         return [
             replace(example, fields=example.fields | {name: row.fields.get(name) for name in _BESIDE})
-            for example, row in zip(found, rows, strict=True)
+            for example, row in zip(examples, rows, strict=True)
         ]
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
@@ -49,9 +49,9 @@ class TurnsTask(TextTask):
         """See ``Task.conversation``; every turn is put as the first is."""
         (column,) = columns_of(self.spec.prompt)
         template = (self.spec.chat if first.chat else None) or self.spec.prompt
-        said = [template.format(**{column: turn}) for turn in example.fields[_LATER]]
-        asked, *later = [[{"role": "user", "content": text}] for text in (first.text, *said)]
-        return Conversation(asked, later) if later else None
+        later_texts = [template.format(**{column: turn}) for turn in example.fields[_LATER]]
+        first_messages, *later = [[{"role": "user", "content": text}] for text in (first.text, *later_texts)]
+        return Conversation(first_messages, later) if later else None
 
 
 def _turns(row: DataRow, column: str) -> list[str]:
@@ -67,7 +67,7 @@ def _turns(row: DataRow, column: str) -> list[str]:
 
 
 def _by_turn(row: DataRow, column: str) -> DataRow:
-    """The row with its first turn in the column and the others beside it, under the id that it has."""
+    """Return the row with its first turn in the column and the others beside it, under the row's id."""
     ids = [row.fields[name] for name in _IDS if name in row.fields]
     known = {"id": ids[0]} if ids else {}
     first, *later = _turns(row, column)

@@ -43,7 +43,8 @@ class Summarization(YamlTask):
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
         """If need be the end of the query's document is cut, nothing else."""
         assert data.exemplar is not None
-        shot, query = self._shot(data.exemplar), SUMMARIZATION[self.spec.prompt].query
+        shot = self._shot(data.exemplar)
+        query = SUMMARIZATION[self.spec.prompt].query
 
         def text_with(article: str) -> str:
             return shot + query.format(document=article)

