@@ -17,6 +17,7 @@ from spsbench.base.axes import EAGER
 from spsbench.base.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
+    PROGRAM,
     PROPOSE,
     VERIFY,
     FinishReason,
@@ -215,6 +216,11 @@ class EagerEngine(LocalEngine):
         if drafter is None:
             return recorded(**{VERIFY: verify})
         return recorded(**{PROPOSE: algorithms.proposed_by(drafter, k), VERIFY: verify})
+
+    @property
+    def at_once(self) -> bool:
+        """Whether ``verify_s`` has the draw or the verdict in it: one program did both."""
+        return (self.stages() or {}).get(VERIFY) == PROGRAM
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:
         if self._make_drafter is None:

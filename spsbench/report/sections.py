@@ -7,7 +7,7 @@ know the run's own record, the screen's the columns that there are.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,8 +34,9 @@ from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided
+from spsbench.stats.predict.costs import one_program
 from spsbench.stats.summary import PHASES
-from spsbench.store.summary_types import Summary
+from spsbench.store.summary_types import ArmRow, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -110,14 +111,28 @@ def _details(summary: Summary, run: Run) -> list[str]:
         left("draft mode", lambda row: row["draft_mode"] or wording.NOTHING),
     ]
     tables = {
-        "### All metrics": (qualities, scored if len(metrics) > 1 else []),
-        "### Timing": (TIMING, rows),
-        "### Mean time of a loop": (loops, looped),
+        "### All metrics": (qualities, scored if len(metrics) > 1 else [], ""),
+        "### Timing": (TIMING, rows, ""),
+        "### Mean time of a loop": (loops, looped, _at_once(looped)),
     }
     parts: list[str | Table] = []
-    for title, (columns, shown) in tables.items():
-        parts += [title, IN_FULL.table(columns, shown)] if shown else []
+    for title, (columns, shown, note) in tables.items():
+        parts += [title, IN_FULL.table(columns, shown), *([note] if note else [])] if shown else []
     return paragraphs("## Details", *parts) if parts else []
+
+
+def _at_once(rows: Sequence[ArmRow]) -> str:
+    """Of which arms `verify` is more than the forward; empty where of none."""
+    these = [row for row in rows if one_program(row)]
+    if not these:
+        return ""
+    if len(these) == len(rows):
+        return "`verify` holds the draw or the verdict too: one program does both."
+    arms = ", ".join(escape(wording.full_name(row)) for row in these)
+    return (
+        f"`verify` of {arms} holds the draw or the verdict too, which one program does with the forward. Of "
+        "the other arms compare `verify` and `sample` together with it."
+    )
 
 
 def _half(place: int, row: Row) -> str:

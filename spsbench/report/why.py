@@ -17,6 +17,8 @@ from spsbench.stats.predict.factors import (
     CORRELATION,
     DRAFTING,
     END,
+    HOST,
+    JUDGING,
     LOOP_TIME,
     REST,
     SHORT,
@@ -182,12 +184,18 @@ EVIDENCE = {
     VERIFYING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
     REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling behind the pass; "
     "ArS {ars_rest_ms:.3g} ms a step",
+    JUDGING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
+    HOST: "{sps_rest_ms:.3g} ms a loop; ArS {ars_rest_ms:.3g} ms a step",
     LOOP_TIME: "{loop_ms:.3g} ms a loop, {ars_step_ms:.3g} ms an ArS step",
 }
 WHY_NOTE = (
     "Each factor multiplies what stands above it, from K+1 (all accepted, one target step a loop and nothing "
     "else) down to the measured speedup, exactly. Acceptance is alpha_beta of this arm: it describes, and "
     "predicts nothing."
+)
+_AT_ONCE = (
+    "Verifying and judging: where a program does a forward and what follows it at once, a target step is the "
+    "forward and the draw of an ArS step together."
 )
 
 
@@ -207,7 +215,9 @@ def why(summary: Summary, run: Run) -> list[str]:
             right("speedup", entry("speedup", wording.times)),
         ]
         parts += ["### Factors of every arm", IN_FULL.table(columns, explained)]
-    return paragraphs("## Why this fast, and not faster", *parts, WHY_NOTE)
+    at_once = any(factor["name"] == JUDGING for each in explained for factor in each["factors"])
+    note = f"{WHY_NOTE} {_AT_ONCE}" if at_once else WHY_NOTE
+    return paragraphs("## Why this fast, and not faster", *parts, note)
 
 
 def _left_by_the_rule(summary: Summary, arm: ArmFactors) -> Iterator[str]:

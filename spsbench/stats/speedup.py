@@ -16,8 +16,8 @@ over the pooled prompts of several, does not contain that draw and covers too li
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -224,6 +224,7 @@ class ArmSums:
         drafted, accepted, tested, beta: as in ``Loop``, summed.
         draft_s, verify_s, sample_s: seconds of the phases, summed; communication of a split target, which is
             part of what its forward costs, with ``verify_s``.
+        at_once: whether ``verify_s`` has the seconds of ``sample_s`` too, which are then 0.
     """
 
     seconds: float
@@ -236,6 +237,11 @@ class ArmSums:
     draft_s: float
     verify_s: float
     sample_s: float
+    at_once: bool = False
+
+    def with_samples(self) -> Self:
+        """Return the sums with forward and what follows it as one phase."""
+        return replace(self, verify_s=self.verify_s + self.sample_s, sample_s=0.0, at_once=True)
 
     @property
     def sees_phases(self) -> bool:
@@ -279,13 +285,20 @@ def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
     phases = {name: float(column(loops, name).sum()) for name in ("draft_s", "verify_s", "sample_s")}
     if "comm_s" in loops:  # only a split target has any
         phases["verify_s"] += float(np.nansum(column(loops, "comm_s")))
+    drafted, accepted, tested, beta = (
+        float(column(loops, name).sum()) for name in ("drafted", "accepted", "tested", "beta_sum")
+    )
     return ArmSums(
         seconds=float(samples["decode_s"].sum()),
         tokens=tokens,
         loops=float(len(loops)),
-        **{name: float(column(loops, name).sum()) for name in ("drafted", "accepted", "tested")},
-        beta=float(column(loops, "beta_sum").sum()),
-        **phases,
+        drafted=drafted,
+        accepted=accepted,
+        tested=tested,
+        beta=beta,
+        draft_s=phases["draft_s"],
+        verify_s=phases["verify_s"],
+        sample_s=phases["sample_s"],
     )
 
 

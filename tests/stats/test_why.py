@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from support.simulated_sweep import DRAFT_S, TARGET_S, sweep
 from support.summarised import summarise
 
-from spsbench.stats.predict.factors import explain
+from spsbench.base.records import PROGRAM, VERIFY
+from spsbench.report.sections import markdown
+from spsbench.stats.predict.factors import explain, residual_factors
 from spsbench.stats.speedup import ArmSums
 
 POSITIVE = st.floats(1e-6, 1e3)
@@ -78,6 +81,69 @@ def test_each_factor_is_what_was_put_in() -> None:
     assert entry["sentence"].startswith(
         "SpS (K=4), nucleus: upper bound 5x (K+1); largest loss: acceptance (x0.55); "
     )
+
+
+STAGES = {
+    "verdict in the program": {"ars-nucleus": "a wide row", "sps-k4-nucleus": PROGRAM},
+    "draw in the program": {"ars-nucleus": PROGRAM, "sps-k4-nucleus": "a wide row"},
+    "both in programs": {"ars-nucleus": PROGRAM, "sps-k4-nucleus": PROGRAM},
+}
+
+
+def _in_programs(how: Mapping[str, str]) -> tuple[Any, Any]:
+    """The summary of a sweep in which programs did some of the forwards, and of the same loops in which
+    nothing was: a program's seconds of drawing or judging are booked on the forward."""
+    samples, loops = sweep(alpha=0.7, ks=(0, 4), prompts=20, tokens=100)
+    loops["sample_s"] += 2e-3  # enough to be seen
+    loops["loop_s"] += 2e-3
+    samples["decode_s"] += 2e-3 * loops.groupby(["example_id", "arm"]).size().to_numpy()
+    apart = summarise(samples, loops, {"stages": {arm: {VERIFY: "operators"} for arm in how}})
+    held = loops["arm"].map(how).eq(PROGRAM)
+    loops.loc[held, "verify_s"] += loops["sample_s"]
+    loops.loc[held, "sample_s"] = 0.0
+    return summarise(samples, loops, {"stages": {arm: {VERIFY: own} for arm, own in how.items()}}), apart
+
+
+@pytest.mark.parametrize("how", STAGES.values(), ids=STAGES.keys())
+def test_a_forward_with_its_verdict_is_held_against_a_forward_with_its_draw(how: Mapping[str, str]) -> None:
+    """Where the phases of two arms are not the same thing, no factor comes of what each holds beside them."""
+    held, apart = _in_programs(how)
+    (entry,), (fine,) = held["why"], apart["why"]
+    assert [factor["name"] for factor in fine["factors"]][-2:] == ["verifying", "sampling_and_host"]
+    found = {factor["name"]: factor for factor in entry["factors"]}
+    assert [*found][-3:] == ["drafting", "verifying_and_judging", "host"]
+    target, verifying = TARGET_S + 2.3e-3, 1.08 * TARGET_S + 2.3e-3
+    assert found["drafting"]["evidence"]["c"] == pytest.approx(DRAFT_S / target, rel=0.02)
+    assert found["verifying_and_judging"]["evidence"]["ratio"] == pytest.approx(verifying / target, rel=0.01)
+    drafted = target + 4 * DRAFT_S
+    judging = pytest.approx(drafted / (verifying + 4 * DRAFT_S), rel=0.01)
+    assert found["verifying_and_judging"]["factor"] == judging
+    assert entry["factors"][-1]["running"] == pytest.approx(held["rows"][1]["speedup"]["ratio"], rel=1e-9)
+    assert entry["break_even"]["measured_c"] == found["drafting"]["evidence"]["c"]
+    assert held["prediction"]["arms"][0]["c"] == pytest.approx(found["drafting"]["evidence"]["c"])
+    residual = residual_factors({**held["prediction"]["arms"][0], "alpha": 0.7}, entry)
+    leviathan = (1 - 0.7**5) / 0.3 / (1 + 4 * held["prediction"]["arms"][0]["c"])
+    assert math.prod(one["factor"] for one in residual) == pytest.approx(entry["speedup"] / leviathan)
+
+
+def test_the_share_of_each_does_not_hang_on_where_a_program_ends() -> None:
+    """The same seconds by three divisions of them among programs: one ladder."""
+    ladders = [
+        [factor["factor"] for factor in _in_programs(how)[0]["why"][0]["factors"]] for how in STAGES.values()
+    ]
+    assert ladders[0] == pytest.approx(ladders[1], rel=1e-9)
+    assert ladders[0] == pytest.approx(ladders[2], rel=1e-9)
+
+
+def test_the_report_says_that_a_program_judged() -> None:
+    summary, apart = _in_programs(STAGES["verdict in the program"])
+    said = " ".join(text for part in markdown(summary, {}) for text in part)
+    assert "`verify` of SpS (K=4), nucleus holds the draw or the verdict too" in said
+    assert "| verifying and judging K+1 tokens against one target step with its draw | " in said
+    assert "a target step is the forward and the draw of an ArS step together" in said
+    plain = " ".join(text for part in markdown(apart, {}) for text in part)
+    assert "one program does" not in plain
+    assert "judging" not in plain
 
 
 def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.base.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
+from spsbench.base.records import PROGRAM, VERIFY
 from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
@@ -76,12 +77,21 @@ def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
     return LoopCost(float(intercept), float(slope), fit, tuple(seen), ars)
 
 
+def one_program(*rows: ArmRow) -> bool:
+    """Return whether a program of one of these arms did a forward of the target and what follows it at once.
+
+    What follows is the draw or the verdict. The arm's ``verify`` is then the time of both, and no phase of it
+    is that of another arm: only ``verify`` and ``sample`` together are.
+    """
+    return any((row.get("stages") or {}).get(VERIFY) == PROGRAM for row in rows)
+
+
 def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | None, str]:
     """Return c, the time of one draft run over that of one target run, and where it was measured.
 
     From the loops: drafting per drafted token over the verify phase of ArS, with what the processes of a
-    split target say to each other in it. Where an engine sees no phases, from the draft alone against ArS,
-    both whole; that says nothing about another drafter.
+    split target say to each other in it, and with the draw where ``one_program`` did both. Where an engine
+    sees no phases, from the draft alone against ArS, both whole; that says nothing about another drafter.
     """
     ars = next((other for other in group if other["method"] == "ars"), None)
     draft = next((other for other in group if other["method"] == "draft"), None)
@@ -90,6 +100,8 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     drafted = row.get("drafted_per_loop") or row["k"]
     if drafting is not None and drafted and step and step["verify_ms"] is not None:
         target = step["verify_ms"] + (step.get("comm_ms") or 0.0)
+        if one_program(row, *([ars] if ars else [])):
+            target += step["sample_ms"] or 0.0
         if target:
             return drafting / drafted / target, "loops"
     runs_it = row.get("drafter") in (None, MODEL)

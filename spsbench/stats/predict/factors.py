@@ -4,6 +4,9 @@ K+1 is what SpS would gain if every draft token were accepted and nothing but on
 took time. Each factor brings in one measured number more, so that their running product ends at the
 measured ratio by construction; a model enters only where a factor's name says so. Everything is
 measured on the sequences that both arms finished, the ones that the speedup rests on.
+
+A target step is the forward of an ArS step. Where a program of one of the two arms did its forward and what
+follows at once (``one_program``), it is the forward and the draw, held against forward and verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.base.axes import identity, label, series
 from spsbench.law.theory import expected_tokens
-from spsbench.stats.predict.costs import loop_cost
+from spsbench.stats.predict.costs import loop_cost, one_program
 from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
 from spsbench.store.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
@@ -65,6 +68,9 @@ DRAFTING = "drafting"
 VERIFYING = "verifying"
 REST = "sampling_and_host"
 LOOP_TIME = "loop_time"
+JUDGING = "verifying_and_judging"
+HOST = "host"
+"""In place of ``VERIFYING`` and ``REST``, where ``one_program`` did forward and verdict."""
 
 TITLES = {
     ACCEPTANCE: "acceptance, if the tests were independent",
@@ -73,6 +79,8 @@ TITLES = {
     DRAFTING: "drafting K tokens",
     VERIFYING: "verifying K+1 tokens against one target step",
     REST: "sampling and host",
+    JUDGING: "verifying and judging K+1 tokens against one target step with its draw",
+    HOST: "host",
     LOOP_TIME: "a loop's time against one ArS step (phases not seen)",
 }
 REMEDIES = {
@@ -83,6 +91,9 @@ REMEDIES = {
     DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
     VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
     REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
+    JUDGING: "Kernels or packed weights that read the weights once for K+1 rows, a cheaper sampler, or a "
+    "smaller K.",
+    HOST: "Less work between the programs of a loop, and fewer synchronisations with the host.",
     LOOP_TIME: "Profile the loop; of our own loops on a CPU or on CUDA this table has the phases.",
 }
 SHORT = {
@@ -92,6 +103,8 @@ SHORT = {
     DRAFTING: "drafting",
     VERIFYING: "verifying K+1 tokens",
     REST: "sampling and the host",
+    JUDGING: "verifying and judging K+1 tokens",
+    HOST: "the host",
     LOOP_TIME: "the time of a loop",
 }
 
@@ -107,7 +120,10 @@ def why(
         for row in (row for row in group if row["method"] == "sps" and row["speedup"]):
             pair = _sums(row, by_arm, loops_by_arm)
             if pair is not None:
-                entries.append(explain(row, *pair, slope_ms))
+                ars, sps = pair
+                if one_program(row, *(each for each in rows if each["arm"] == _baseline(row))):
+                    ars, sps = ars.with_samples(), sps.with_samples()
+                entries.append(explain(row, ars, sps, slope_ms))
     return entries or None
 
 
@@ -196,6 +212,7 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     if not (seen and target > 0 and verifying + drafting > 0):
         return [(LOOP_TIME, step / loop, {"ars_step_ms": 1e3 * step, "loop_ms": 1e3 * loop})]
     forwards = drafting + verifying
+    verify, rest = (JUDGING, HOST) if sps.at_once else (VERIFYING, REST)
     a_draft = drafting / (sps.drafted / sps.loops or float(k))  # fewer than K where a drafter or policy stops
     return [
         (
@@ -204,12 +221,12 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
             {"target_ms": 1e3 * target, "draft_ms_per_token": 1e3 * a_draft, "c": a_draft / target},
         ),
         (
-            VERIFYING,
+            verify,
             (target + drafting) / forwards,
             {"target_ms": 1e3 * target, "verify_ms": 1e3 * verifying, "ratio": verifying / target},
         ),
         (
-            REST,
+            rest,
             forwards / loop * (step / target),
             {
                 "ars_rest_ms": 1e3 * (step - target),
@@ -251,8 +268,7 @@ def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
         CORRELATION: by_name[CORRELATION],
         END: by_name[END],
         DRAFTED: by_name[DRAFTING] * (1.0 + k * c),
-        VERIFYING: by_name[VERIFYING],
-        REST: by_name[REST],
+        **{name: by_name[name] for name in (VERIFYING, REST, JUDGING, HOST) if name in by_name},
     }
     titles = TITLES | _OWN_TITLES
     ordered = sorted(factor_of.items(), key=lambda item: -abs(math.log(item[1])))

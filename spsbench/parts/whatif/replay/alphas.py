@@ -20,7 +20,7 @@ from spsbench.base import EAGER, Arm, Generation, Interval, Request, SamplingPar
 from spsbench.config import NGRAMS
 from spsbench.decode import Drafter
 from spsbench.drafters import Context, build_drafter
-from spsbench.engines import Engine, teacher_force
+from spsbench.engines import EagerEngine, Engine, teacher_force
 from spsbench.law import Floats
 from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.bench.forced import in_turns
@@ -141,8 +141,9 @@ def draft_costs(
 ) -> dict[str, float]:
     """Measure c of every draft, in turns with the target alone.
 
-    On a CPU it is the time of drafting a token within loops over that of a target step, as a run measures it;
-    elsewhere, where the phases of a loop are not seen, of a token that the draft writes alone.
+    On a CPU it is the time of drafting a token within loops over that of a target step, as a run measures it
+    (forward and draw together where one program did both in any loop). Elsewhere, where the phases of a loop
+    are not seen, it is that of a token that the draft writes alone.
 
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
@@ -153,7 +154,7 @@ def draft_costs(
     prompts = [shuffler.choice(texts).prompt for _ in range(-1, count)]
     models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
 
-    def run_s(name: str, number: int) -> float:
+    def run(name: str, number: int) -> Generation:
         prompt = prompts[number + 1]
         room = min(model.room_behind(prompt) for model in models) - _K - 1
         limit = max(1, min(TOKENS, room))
@@ -161,9 +162,11 @@ def draft_costs(
         made = engines[name].generate(request)
         # As in a run, so that the next model finds the caches as it does there.
         teacher_force(models[0], None, prompt, made.tokens, sampling)
-        return _run_s(made)
+        return made
 
-    seconds = in_turns({name: partial(run_s, name) for name in engines}, range(-1, count), seed)
+    ran = in_turns({name: partial(run, name) for name in engines}, range(-1, count), seed)
+    at_once = any(isinstance(engine, EagerEngine) and engine.at_once for engine in engines.values())
+    seconds = {name: [_run_s(made, at_once=at_once) for made in each] for name, each in ran.items()}
     base = np.array(seconds[_TARGET])
     return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
 
@@ -180,11 +183,13 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
     return engines
 
 
-def _run_s(made: Generation) -> float:
-    """Return the seconds of a draft's run where it drafted, else of the model that wrote the text."""
+def _run_s(made: Generation, *, at_once: bool) -> float:
+    """Return seconds of a run of the draft where it drafted, else of the model that wrote the text: of its forwards,
+    with their draws if ``at_once``."""
     loops = made.loops or []
     drafted = sum(loop.drafted for loop in loops)
     if drafted:
         return sum(loop.draft_s or 0.0 for loop in loops) / drafted
-    seen = [loop.verify_s for loop in loops if loop.verify_s is not None]
+    steps = [(loop.verify_s, loop.sample_s or 0.0) for loop in loops if loop.verify_s is not None]
+    seen = [verify_s + at_once * sample_s for verify_s, sample_s in steps]
     return sum(seen) / len(seen) if seen else made.decode_s / len(made.tokens)
