@@ -59,7 +59,7 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
         "spsbench": spsbench.__version__,
         "git": git_state(Path(spsbench.__file__).resolve().parents[1]),
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv if command is None else command),
+        "command": shlex.join(_typed() if command is None else command),
         "python": platform.python_version(),
         "os": platform.platform(),
         "cpu": _cpu(),
@@ -69,6 +69,15 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
         "gpus": gpus(),
         "libraries": library_versions(),
     }
+
+
+def _typed() -> list[str]:
+    """How this process was started: a module by its name, which its file cannot be run for."""
+    program, *arguments = sys.argv
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    if module is None:
+        return [program, *arguments]
+    return [Path(sys.executable).name, "-m", module.name.removesuffix(".__main__"), *arguments]
 
 
 def load_1m() -> float:

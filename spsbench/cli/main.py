@@ -244,6 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing is raised."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     typed = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
+    if arguments is None:
+        sys.argv[1:] = typed  # a run records how it was typed
     with listening(typed) as interruption:
         try:
             # Any command may be the first to need a model that is fetched.

@@ -4,7 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -23,6 +25,18 @@ def test_the_description_is_json_and_tells_the_essentials() -> None:
     assert described["cpu"]["threads"] >= 1
     assert described["libraries"]["torch"]
     assert described["load_1m"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("module", "program"), [("spsbench.__main__", f"{Path(sys.executable).name} -m spsbench"), (None, "/x/a")]
+)
+def test_a_module_that_was_started_is_recorded_by_its_name(
+    module: str | None, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = None if module is None else ModuleSpec(module, None)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
+    monkeypatch.setattr(sys, "argv", ["/x/a", "run", "a b"])
+    assert environment.describe_environment()["command"] == f"{program} run 'a b'"
 
 
 def test_stolen_time_only_grows_or_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

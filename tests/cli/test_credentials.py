@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 from support.commandline import SMALL, Cli
 from support.fake_server import Fake, serving
 
+from spsbench.base.environment import describe_environment
+from spsbench.cli.main import main
 from spsbench.config import resolve
 from spsbench.config.addresses import withheld, withhold
 from spsbench.store import RunStore
@@ -28,6 +31,17 @@ def test_a_run_keeps_no_credentials(cli: Cli) -> None:
     kept = [path.read_text(errors="replace") for path in Path("run").rglob("*") if path.is_file()]
     for text in (*kept, *(frame.to_csv() for frame in frames.values()), *vars(answer).values(), again.err):
         assert "hush" not in str(text)
+
+
+def test_a_process_does_not_record_those_that_it_was_started_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = "openai:http://me:hush1@host/v1?api_key=hush2:model=m"
+    monkeypatch.setattr(sys, "argv", ["spsbench", "run", "xsum", "--engine", server, "--limit", "-1"])
+    assert main() == 2
+    command = describe_environment()["command"]
+    assert "--engine openai:http://host/v1:model=m" in command
+    assert "hush" not in command + capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
