@@ -184,8 +184,10 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
 
 
 def _run_s(made: Generation, *, at_once: bool) -> float:
-    """Return seconds of a run of the draft where it drafted, else of the model that wrote the text: of its forwards,
-    with their draws if ``at_once``."""
+    """Return seconds of a run of the draft where it drafted, else of the model that wrote the text.
+
+    They are of its forwards, with their draws if ``at_once``.
+    """
     loops = made.loops or []
     drafted = sum(loop.drafted for loop in loops)
     if drafted:
