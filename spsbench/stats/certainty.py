@@ -22,7 +22,7 @@ import numpy as np
 from spsbench.base.records import Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import LEVEL, Floats
-from spsbench.stats.speedup import column, hidden, in_both, shown
+from spsbench.stats.speedup import column, hidden, row_by_row, shown
 from spsbench.store.summary_types import RatioInterval
 
 if TYPE_CHECKING:
@@ -149,11 +149,8 @@ def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
 
 def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats, Floats] | None:
     """Return every timing of both, in order of time: log cost ratio, weight, number of its round."""
-    left, right = in_both(baseline, arm)
-    keys = ["example_id", "sample_index"]
-    left = left.sort_values(keys, kind="stable")
-    right = right.sort_values(keys, kind="stable")
-    if not len(left) or len(left) != len(right):
+    left, right = row_by_row(baseline, arm)
+    if not len(left):
         return None
     # Rows of a batch share their seconds: a wave is one timing.
     waves = "wave" in left and left["wave"].notna().any()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,45 +43,47 @@ DECIDED = "decisions"
 
 def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the sequences that carry one kind of evidence, and their sums added up per prompt."""
-    import pandas as pd
 
-    table = _table(samples)
-    own = [name for name in table.columns if name.startswith(prefix) and not name.startswith(DECIDED)]
-    table = table[own].rename(columns=lambda name: name.removeprefix(prefix))
-    if "positions" not in table:
-        return samples.iloc[:0], pd.DataFrame()
-    there = pd.to_numeric(table["positions"], errors="coerce").notna()
-    carried = samples[there]
-    table = table[there]
+    def is_own(name: str) -> bool:
+        return name.startswith(prefix) and not name.startswith(DECIDED)
+
+    carried, table = _carried(samples, f"{prefix}positions", is_own)
+    sums = table.rename(columns=lambda name: name.removeprefix(prefix)) if prefix else table
     # Sequences from before sums over all positions were kept give those over positions with a choice.
     for name in ("score", "information", "var"):
-        if f"leak_{name}" in table:
-            every = table.get(f"leak_all_{name}", table[f"leak_{name}"])
-            table = table.assign(**{f"leak_all_{name}": every.fillna(table[f"leak_{name}"])})
-    sums = table.astype(np.float64).fillna(0.0)
-    return carried, sums.groupby(conversation_of(carried), sort=False).sum()
+        chosen, every = f"leak_{name}", f"leak_all_{name}"
+        if chosen in sums and (every not in sums or sums[every].hasnans):
+            sums[every] = sums.get(every, sums[chosen]).fillna(sums[chosen])
+    return carried, sums.fillna(0.0).groupby(conversation_of(carried), sort=False).sum()
 
 
 def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return the sequences whose decisions were derived again, and the sums of the results."""
-    import pandas as pd
-
-    table = _table(samples)
-    if DECIDED not in table:
-        return samples.iloc[:0], {}
-    there = pd.to_numeric(table[DECIDED], errors="coerce").notna()
-    sums_of = table.loc[there, [name for name in table if str(name).startswith(DECIDED)]].astype(np.float64)
+    carried, sums_of = _carried(samples, DECIDED, lambda name: name.startswith(DECIDED))
+    if carried.empty:
+        return carried, {}
     closest = f"{DECIDED}_closest"
     sums = {str(name): float(sums_of[name].sum()) for name in sums_of if name != closest}
-    return samples[there], sums | {closest: float(_column(sums_of, closest).min(initial=1.0))}
+    return carried, sums | {closest: float(_column(sums_of, closest).min(initial=1.0))}
 
 
-def _table(samples: pd.DataFrame) -> pd.DataFrame:
-    """Return one column a sum; a sequence without sums has an empty row."""
+def _carried(
+    samples: pd.DataFrame, needed: str, is_own: Callable[[str], bool]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the sequences that have the sum ``needed``, and their own sums as columns."""
     import pandas as pd
 
     values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
-    return pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
+    sums = [value if isinstance(value, dict) else {} for value in values]
+    numbers = pd.Series([each.get(needed) for each in sums], dtype=object)
+    there = pd.to_numeric(numbers, errors="coerce").notna().to_numpy()
+    carried = samples if there.all() else samples[there]
+    rows = [
+        {name: value for name, value in each.items() if is_own(name)}
+        for each, has in zip(sums, there, strict=True)
+        if has
+    ]
+    return carried, pd.DataFrame(rows, index=carried.index, dtype=np.float64)
 
 
 def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0.05) -> Leakage | None:

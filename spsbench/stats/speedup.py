@@ -16,6 +16,7 @@ over the pooled prompts of several, does not contain that draw and covers too li
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -61,8 +62,10 @@ class PairedTimes:
 
 def finished(samples: pd.DataFrame) -> pd.DataFrame:
     """Return the samples that ended as they should: neither failed nor without a token."""
-    failed = (samples["finish_reason"] == "error") | samples["error"].notna()
-    return samples[~failed & (samples["new_tokens"] > 0)]
+    # Asked some fifty times of the same tables: arrays, and the table itself where all of it ended so.
+    failed = (samples["finish_reason"].to_numpy() == "error") | samples["error"].notna().to_numpy()
+    ended = ~failed & (column(samples, "new_tokens") > 0)
+    return samples if ended.all() else samples[ended]
 
 
 def matched_by(*frames: pd.DataFrame) -> list[str]:
@@ -82,17 +85,36 @@ def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = Fa
     cannot leave the two arms with different prompts. The columns are seconds and tokens of the baseline,
     then of the arm, by example_id, or by wave where there are waves.
     """
-    key = matched_by(baseline, arm)
-    needed = [*key, "new_tokens", "prefill_s", "decode_s"]
-    left, right = (finished(frame) for frame in (baseline, arm))
-    units = unit_of(left)
-    left = left.filter(needed).assign(unit=units)
-    both = left.merge(right.filter(needed), on=key, suffixes=("_base", "_arm"), sort=False)
-    for side in ("base", "arm"):
-        extra = both[f"prefill_s_{side}"] if prefill else 0.0
-        both[f"time_{side}"] = both[f"decode_s_{side}"] + extra
-    columns = ["time_base", "new_tokens_base", "time_arm", "new_tokens_arm"]
-    return both.groupby("unit", sort=False)[columns].sum()
+    import pandas as pd
+
+    left, right = row_by_row(baseline, arm)
+    sides = {
+        f"{name}_{side}": values
+        for side, frame in (("base", left), ("arm", right))
+        for name, values in (
+            ("time", column(frame, "decode_s") + (column(frame, "prefill_s") if prefill else 0.0)),
+            ("new_tokens", column(frame, "new_tokens")),
+        )
+    }
+    return pd.DataFrame(sides).groupby(pd.Series(unit_of(left).array, name="unit"), sort=False).sum()
+
+
+def row_by_row(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The samples of ``in_both``, each sequence in the same row of both."""
+    left, right = finished(baseline), finished(arm)
+    key = matched_by(left, right)
+    if _same_sequences(left, right, key):
+        return left, right
+    rows = [frame[key].assign(**{name: range(len(frame))}) for name, frame in (("l", left), ("r", right))]
+    both = rows[0].merge(rows[1], on=key, sort=False)
+    return left.iloc[both["l"]], right.iloc[both["r"]]
+
+
+def _same_sequences(left: pd.DataFrame, right: pd.DataFrame, key: Sequence[str]) -> bool:
+    """Whether two tables have the same sequences in the same order, as arms of a whole run have."""
+    return len(left) == len(right) and all(
+        bool((left[name].to_numpy() == right[name].to_numpy()).all()) for name in key
+    )
 
 
 def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
@@ -265,6 +287,8 @@ def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd
 
     left, right = finished(baseline), finished(arm)
     key = matched_by(left, right)
+    if _same_sequences(left, right, key):
+        return left, right
     ours, theirs = (pd.MultiIndex.from_frame(frame[key]) for frame in (left, right))
     return left[ours.isin(theirs)], right[theirs.isin(ours)]
 

@@ -66,6 +66,18 @@ def test_all_samples_of_a_prompt_are_one_unit(make_samples: Make) -> None:
     assert times.arm_tokens.tolist() == [30.0, 30.0]
 
 
+def test_the_order_of_an_arms_rows_changes_nothing(make_samples: Make) -> None:
+    """Rows of equal arms are paired by their place, others by their keys."""
+    baseline = make_samples([1.0, 2.0, 3.0], [10, 20, 30])
+    arm = make_samples([0.5, 0.7, 0.9], [11, 22, 33], method="sps", k=4)
+    expected = [column.tolist() for column in pair(baseline, arm).columns()]
+    assert expected[2] == [0.5, 0.7, 0.9]
+    for rows in ([2, 1, 0], [1, 2, 0]):
+        assert [column.tolist() for column in pair(baseline, arm.iloc[rows]).columns()] == expected
+    fewer = [column.tolist() for column in pair(baseline, arm.iloc[[2, 0]]).columns()]
+    assert fewer == [[first, third] for first, _, third in expected]
+
+
 def test_prompts_come_in_the_order_of_measurement(make_samples: Make) -> None:
     """Rows come in that order; ``order`` is the place among the arms of a prompt and must not sort them."""
     baseline = make_samples([1.0, 2.0, 3.0], [10, 10, 10]).iloc[[1, 2, 0]]
