@@ -67,6 +67,7 @@ def sampling(name: str, convention: str = "transformers", **drawn: Any) -> Sampl
     return SamplingParams(**drawn, process=Bound(**PROCESSES[name], convention=convention))
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("drafter", ["model", "model:processed=false", "lookup"])
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_loop_keeps_a_processed_law(name: str, drafter: str) -> None:
@@ -151,6 +152,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
 @pytest.mark.parametrize("fault", FAULTS, ids=" ".join)
 def test_planted_faults_are_found(

@@ -154,6 +154,7 @@ ODD: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 }
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize(("rule", "siblings"), WITH)
 @pytest.mark.parametrize("rows", ODD)
 def test_the_law_of_odd_rows(rows: str, rule: str, siblings: Siblings) -> None:
@@ -198,12 +199,13 @@ def test_each_fault_is_found(name: str) -> None:
     """On some of the tables: the token-wise residual is exact on many, so that one table proves nothing."""
     rule, siblings, branching, make = FAULTS[name]
     seeds = range(2) if nodes_of(branching) > 2 else range(8)
-    sizes = [
-        worst_difference(random_scene(rule, siblings, branching, seed, make=make)).size for seed in seeds
-    ]
-    assert max(sizes) > 1e-3
+
+    def size(seed: int) -> float:
+        return worst_difference(random_scene(rule, siblings, branching, seed, make=make)).size
+
+    assert any(size(seed) > 1e-3 for seed in seeds)
     if name == "token-wise residual":
-        assert min(sizes) < EXACT
+        assert any(size(seed) < EXACT for seed in seeds)
 
 
 # The optimum.

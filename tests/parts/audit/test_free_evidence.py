@@ -236,6 +236,7 @@ def test_a_rate_that_is_1_by_construction() -> None:
     assert _counted(20, 8, away=1.0, rule="block verification", **few).passed
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("told", ["each", "totals", "not what it drafts"])
 @pytest.mark.parametrize("adapts", ["drawn", "as transformers", "below its confidence"])
 @pytest.mark.parametrize("rate", [0.6, 1.0])
