@@ -48,6 +48,8 @@ def load_task(
     A YAML file ends in .yaml or .yml; see ``spsbench.tasks.prompts``.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped().get(name)
+    if path is None and not is_prompts_file(name) and (Path(name).is_dir() or Path(name).is_file()):
+        raise _unread(name)
     task: Task
     if is_prompts_file(name):
         every, own = turns == "all", turns in ("own", "first")
@@ -55,13 +57,6 @@ def load_task(
         task = PromptsTask(content.of_first_turns() if turns == "first" else content, Path(name))
     elif path is not None:
         task = _from_yaml(path, unsafe_exec, extract, judging)
-    elif Path(name).is_dir():
-        is_run = (Path(name) / "run.json").is_file()
-        why = f"{name} is {'the directory of a run' if is_run else 'a directory'}, and not a task."
-        remedy = f"Type `spsbench report {name}`." if is_run else "Name a file of prompts in it, or a task."
-        raise UsageError(why, flag="TASK", remedy=remedy)
-    elif Path(name).is_file():
-        raise _unread(Path(name))
     else:
         kind = task_kind(name)
         if not kind.samplings:
@@ -74,8 +69,14 @@ def load_task(
     return task
 
 
-def _unread(path: Path) -> UsageError:
-    """Return the error for a file whose ending is of no prompts, no data and no task."""
+def _unread(name: str) -> UsageError:
+    """Return the error for a directory, or a file whose ending is of no prompts, no data and no task."""
+    path = Path(name)
+    if path.is_dir():
+        is_run = (path / "run.json").is_file()
+        why = f"{name} is {'the directory of a run' if is_run else 'a directory'}, and not a task."
+        remedy = f"Type `spsbench report {name}`." if is_run else "Name a file of prompts in it, or a task."
+        return UsageError(why, flag="TASK", remedy=remedy)
     if path.suffix == ".py":
         remedy = f"Name what it defines: {path}:ATTRIBUTE."
         return UsageError(f"{path} is a file of Python.", flag="TASK", remedy=remedy)

@@ -141,7 +141,8 @@ def distinct(
     return made
 
 
-_FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
+_ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
+_FORMS = f"{', '.join(_ENDINGS)} or a directory saved by datasets"
 
 
 def unknown_ending(path: Path, flag: str, remedy: str) -> UsageError:
@@ -157,14 +158,14 @@ def read_rows(path: Path, split: str) -> list[DataRow]:
         raise UnavailableError(f"{path} does not exist.", flag="--data", remedy=remedy)
     if path.is_dir():
         rows = list(_saved_rows(path, split))
-    elif path.name.endswith((".jsonl", ".jsonl.gz")):
-        rows = list(_json_rows(path))
+    elif not path.name.endswith(_ENDINGS):
+        raise unknown_ending(path, "--data", f"Give {_FORMS}.")
     elif path.suffix == ".csv":
         rows = list(_csv_rows(path))
     elif path.suffix == ".parquet":
         rows = list(parquet_rows(path))
     else:
-        raise unknown_ending(path, "--data", f"Give {_FORMS}.")
+        rows = list(_json_rows(path))
     if not rows:
         raise bad_data(f"{path} holds no row.", "Give a file with at least one example.")
     return rows
