@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spsbench.config.files import with_draft
-from spsbench.config.models import ModelRef, PairConfig, RunConfig, Turns
+from spsbench.config.models import ModelRef, PairConfig, RunConfig, Turns, prompt_span
 from spsbench.config.resolve import resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterialSettings:
-    """Describe prompts and the models that continue them, checked as far as that needs no model."""
+    """Describe prompts and the models that continue them, checked as far as that needs no model.
+
+    Attributes:
+        span: the first prompt, from 1, and the last one, which it includes; None for all.
+    """
 
     task: str
     data: str
     pair: PairConfig
-    limit: int | str | None
+    span: tuple[int, int | None]
     ids: tuple[str, ...] | None
     seed: int
     turns: Turns
@@ -37,7 +41,7 @@ class MaterialSettings:
             task=config.task,
             data=config.data,
             pair=config.pair,
-            limit=config.limit,
+            span=prompt_span(config.limit),
             ids=config.ids,
             seed=config.seed,
             turns=config.turns,

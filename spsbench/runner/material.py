@@ -13,7 +13,7 @@ from spsbench.base.axes import EAGER
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.config import MaterialSettings, PairConfig
-from spsbench.config.models import TORCH, Precision, prompt_span
+from spsbench.config.models import TORCH, Precision
 from spsbench.models.device import resolve_device
 from spsbench.models.memory import Weights
 from spsbench.models.pair import Pair, PairSource, find_pair, fitting_weights, load_pair, pair_backend
@@ -195,7 +195,7 @@ def find_material(settings: MaterialSettings) -> Material:
 
 def read_data(task: Task, settings: MaterialSettings) -> TaskData:
     """Load the examples that are wanted: a range of the seed's order, or those with some ids."""
-    first, last = prompt_span(settings.limit)
+    first, last = settings.span
     data = task.load(settings.data, None if settings.ids else last, settings.seed)
     if settings.ids:
         by_id = {example.example_id: example for example in data.examples}
@@ -206,7 +206,7 @@ def read_data(task: Task, settings: MaterialSettings) -> TaskData:
                 raise UsageError(f"{data.label} has no prompt {as_typed(name)}.", flag="--id", remedy=remedy)
         return replace(data, examples=[example for name, example in by_id.items() if name in settings.ids])
     if first > len(data.examples):
-        why = f"{settings.limit} begins after the last of the {len(data.examples)} prompts of {data.label}."
+        why = f"{first}-{last} begins after the last of the {len(data.examples)} prompts of {data.label}."
         raise UsageError(why, flag="--limit", remedy="Give a range that begins earlier.")
     return replace(data, examples=data.examples[first - 1 :])
 

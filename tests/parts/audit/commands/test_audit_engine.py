@@ -214,7 +214,7 @@ def test_prompts_that_an_engine_is_verified_on_are_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "a"}\n')
     settings = read_material(task=str(file), limit="2", quiet=True)
-    assert (settings.task, settings.limit) == (str(file), 2)
+    assert (settings.task, settings.span) == (str(file), (1, 2))
     assert read_material(quiet=True, device="cpu").device == "cpu"
     with pytest.raises(UsageError, match="TASK: nobody is unknown"):
         read_material(task="nobody", quiet=True)
