@@ -99,15 +99,15 @@ class _Wanted:
 
 
 def _model(package: Package) -> _Wanted:
-    from spsbench.models.converted import folder_of_package
-    from spsbench.models.fetch.cache import locked, remove, remove_part
+    from spsbench.models.converted import folder_of
+    from spsbench.models.fetch.cache import PREFIX, locked, remove, remove_part
 
     def take_away() -> int:
         with locked(package.folder, package.name):
             return remove_part(package.wheel.file) + remove(package.folder)
 
-    name = package.name
-    return _Wanted(name, package.folder, {"model": name}, lambda: folder_of_package(name, "NAME"), take_away)
+    name, folder = package.name, package.folder
+    return _Wanted(name, folder, {"model": name}, lambda: folder_of(f"{PREFIX}{name}", "NAME"), take_away)
 
 
 def _engine(name: str) -> _Wanted:

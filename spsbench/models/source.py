@@ -20,9 +20,8 @@ from spsbench.base.paths import embedded_dir
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import SUFFIX as GGUF
-from spsbench.models.converted import folder_of_gguf, folder_of_package, read_origin, settings_of_unconverted
+from spsbench.models.converted import folder_of, read_origin, settings_of_unconverted
 from spsbench.models.downloads import pinned
-from spsbench.models.fetch.cache import PREFIX as PACKAGE
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import MODEL
 from spsbench.models.tokenizer import Tokenizer
@@ -264,10 +263,9 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     location = _location(name, flag)
     read = revision
     if not Path(location).is_dir():
-        with typed_errors(name, flag):
-            # Of a commit the hub's cache knows what there is, so that nothing is asked twice.
-            read = pinned(location, revision, flag) or revision
-    with typed_errors(name, flag):  # anew, since a hub that has just failed is left alone
+        # Of a commit the hub's cache knows what there is, so that nothing is asked twice.
+        read = pinned(location, revision, flag) or revision
+    with typed_errors(name, flag):  # after it, since a hub that has just failed is left alone
         if is_trained(Path(location)):
             return _find_trained(name, location, flag, target)
         return _find_whole(name, location, revision, read, flag)
@@ -350,11 +348,9 @@ def _location(name: str, flag: str) -> str:
     if inside is not None and not inside.is_dir():
         remedy = "Check the name, or install spsbench again."
         raise UnavailableError(f"{name} is not in this package.", flag=flag, remedy=remedy)
-    if name.startswith(PACKAGE):
-        return str(folder_of_package(name, flag))
+    if (made := folder_of(name, flag)) is not None:
+        return str(made)
     path = inside or Path(name).expanduser()
-    if path.suffix == GGUF and path.is_file():
-        return str(folder_of_gguf(path, name, flag))
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     if path.is_dir():
         if not (path / "config.json").is_file() and not is_trained(path):

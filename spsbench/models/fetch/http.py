@@ -17,7 +17,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,17 @@ from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from spsbench.base.errors import UnavailableError
 from spsbench.config.addresses import NotThere, Unreachable, host_of
+from spsbench.models.fetch.cache import (
+    Stored,
+    megabytes,
+    part_of,
+    received_bytes,
+    sha256_of,
+    watcher,
+    writable,
+)
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 
@@ -181,6 +191,7 @@ class _Reader(io.RawIOBase):
 
 
 CHUNK = 1 << 18
+_ATTEMPTS = 3
 _NOT_THERE = (404, 410, 416)  # the last: a range that begins after the end
 _RETRIES = Retry(total=3, connect=2, backoff_factor=0.3, status_forcelist=(500, 502, 503, 504))
 
@@ -235,6 +246,61 @@ class Http:
                 yield Response(response.url, begins, kind, response.iter_content(CHUNK))
         except requests.RequestException as error:
             raise Unreachable(f"{host_of(url)}: {_reason(error)}") from error
+
+    def download(self, url: str, wanted: Stored) -> Path:
+        """Fetch a file into the cache, where its hash is checked; the caller removes it."""
+        part = part_of(wanted.file)
+        with writable():
+            part.parent.mkdir(parents=True, exist_ok=True)
+            if received_bytes(part) > wanted.bytes:
+                part.unlink()
+            self._receive(url, wanted, part)
+        found = sha256_of(part)
+        if found != wanted.sha256:
+            part.unlink()
+            raise UnavailableError(
+                f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., "
+                f"not {wanted.sha256[:16]}....",
+                remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
+            )
+        return part
+
+    def _receive(self, url: str, wanted: Stored, part: Path) -> None:
+        """Append to ``part`` until it has the size; a connection that breaks off is taken up again."""
+        what, reason = f"{wanted.file} from {host_of(url)}", "it ended early"
+        with watcher().transfer(what, wanted.bytes, received_bytes(part)) as came:
+            for _ in range(_ATTEMPTS):
+                if received_bytes(part) >= wanted.bytes:
+                    return
+                try:
+                    self._append(url, wanted.bytes, part, came)
+                except Unreachable as problem:
+                    reason = str(problem)
+                except NotThere:
+                    part.unlink(missing_ok=True)
+                    raise UnavailableError(
+                        f"{wanted.file} is not at {host_of(url)}, although its index says so.",
+                        remedy="Try again later, or another index (pip's index-url).",
+                    ) from None
+        if (received := received_bytes(part)) < wanted.bytes:
+            why = f"{what} broke off at {megabytes(received)} of {megabytes(wanted.bytes)} ({reason})."
+            raise UnavailableError(why, remedy="What was received is kept: repeat the command to continue.")
+
+    def _append(self, url: str, total: int, part: Path, came: Callable[[int], None]) -> None:
+        """One connection's worth; never more than ``total`` bytes, whatever the server sends."""
+        have = received_bytes(part)
+        with self.open(url, start=have) as answer, part.open("ab", buffering=0) as file:
+            if answer.start != have:  # the server begins again
+                file.truncate(0)
+                came(-have)
+                have = 0
+            for chunk in answer.chunks:
+                taken = chunk[: total - have]
+                file.write(taken)
+                have += len(taken)
+                came(len(taken))
+                if have == total:
+                    return
 
     def _get(self, url: str, accept: str, start: int) -> Any:
         # Without this a server may compress the wheel, and bytes could not be counted.

