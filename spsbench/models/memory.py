@@ -16,7 +16,7 @@ from spsbench.base.errors import UsageError
 from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.decode.clock import device_now
 from spsbench.law.theory import union_share
-from spsbench.models.causal_lm import text_config
+from spsbench.models.causal_lm import skeleton, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.downloads import local_weights, remote_weights
 from spsbench.models.hf_errors import typed_errors
@@ -218,7 +218,7 @@ def weight_bytes(
         stored_width = stored.itemsize if isinstance(stored, torch.dtype) else 4
         own = size * (width or stored_width) // stored_width
     if precision.quantise is not None and packed_on is not None and width:
-        sizes = packed_bytes(source.config, precision, packed_on, width)
+        sizes = packed_bytes(skeleton(source.config), precision, packed_on, width)
         own -= sum(whole - packed for whole, packed in sizes.values())
     if source.sharing is not None:  # the rows that a trained draft takes from its target's head
         draft = source.sharing.draft

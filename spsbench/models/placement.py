@@ -102,11 +102,11 @@ class Placement:
         if weights.draft:
             needed[_indexed(device)] = weights.draft
         precision = Precision(dtype)
+        if self.modules is None and precision.quantise is not None and device.type == "cuda":
+            self._require_gpus(weights.known)
         if self.modules is not None:
             for place, size in _sizes(self.modules, target, precision).items():
                 needed[place] = needed.get(place, 0) + size
-        elif precision.quantise is not None and device.type == "cuda":
-            self._require_gpus(weights.known)
         for place, size in needed.items():
             available = available_bytes(place)
             if available is not None and size > available:
@@ -260,7 +260,7 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
     model = skeleton(config, DTYPES.get(precision.dtype))
     packed: dict[str, tuple[int, int]] = {}
     if precision.quantise is not None:
-        packed = packed_bytes(config, precision, torch.device("cuda"), model.dtype.itemsize)
+        packed = packed_bytes(model, precision, torch.device("cuda"), model.dtype.itemsize)
     for name, part in model.named_parameters():
         where = _device_of(name, modules)
         if where not in (None, DISK):

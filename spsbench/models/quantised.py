@@ -189,12 +189,12 @@ def mark(model: Any, quantise: str) -> None:
 
 
 def packed_bytes(
-    config: Any, precision: Precision, device: torch.device, width: int
+    model: Any, precision: Precision, device: torch.device, width: int
 ) -> dict[str, tuple[int, int]]:
     """Return each quantised matrix's bytes by name: (before, with ``width`` bytes a weight; after)."""
     assert precision.quantise is not None
     bytes_of = {}
-    for name, part in _layers(skeleton(config), precision.quantise, device).items():
+    for name, part in _layers(model, precision.quantise, device).items():
         rows, columns = part.weight.shape
         if precision.quantise == "int8":
             packed = rows * columns + rows * (_SCALE_BYTES + 1)  # a scale and an offset a row
