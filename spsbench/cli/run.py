@@ -136,7 +136,7 @@ def measure(options: RunOptions) -> None:
         from spsbench.stats.conditions import is_trusted, is_undecided
 
         ready = plan(config, known, choose_engine=True, later_turns=True)
-        hint(ready.recommendation(), quiet=quiet)
+        hint(ready.recommendation, quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
         named = options.resume or options.out
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)

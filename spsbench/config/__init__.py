@@ -29,7 +29,6 @@ from spsbench.config.models import (
     RunConfig,
     chosen_backend,
     parse_ks,
-    prompt_span,
 )
 from spsbench.config.resolve import resolve
 from spsbench.config.together import is_given, refuse_together
@@ -56,7 +55,6 @@ __all__ = [
     "model_name",
     "pair_name",
     "parse_ks",
-    "prompt_span",
     "read_yaml",
     "refuse_together",
     "resolve",

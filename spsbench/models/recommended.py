@@ -42,14 +42,6 @@ _LACKING: Mapping[str, Any] = {
 """Settings of transformers that change what is drawn and that ``--sampling`` has not, with what is off."""
 
 
-def recommended_or_why(target: ModelSource) -> SamplingParams | UsageError:
-    """As ``recommended``; where it would raise, the error."""
-    try:
-        return recommended(target)
-    except UsageError as error:
-        return error
-
-
 def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams:
     """Return the sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import torch
 from spsbench.base.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
-from spsbench.base.records import CUTS, VERIFICATION_RULE, Arm, Prompt, Sample, Spec
+from spsbench.base.records import CUTS, VERIFICATION_RULE, Arm, Prompt, Sample, SamplingParams, Spec
 from spsbench.config import MaterialSettings, RunConfig
 from spsbench.config.models import AUTO, Precision
 from spsbench.decode.processors import bound
@@ -77,13 +78,18 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Material):
-    """A run that is ready to be measured: its material, and the arms that are measured on it."""
+    """A run that is ready to be measured: its material, and the arms that are measured on it.
+
+    Attributes:
+        recommendation: a sentence on the sampling that the target's own file recommends, where it says one.
+    """
 
     config: RunConfig
     arms: tuple[Arm, ...]
     everyone: tuple[str, ...]
     samples: int
     sandbox: str | None
+    recommendation: str | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     usual: UsualEngine | None = None
     room: Room | None = None
@@ -136,22 +142,6 @@ class Plan(Material):
         count = self.config.ranks  # super() does not find the class that slots make anew
         split = [f"target split over {count} processes"] if count > 1 else []
         return ", ".join([Material.label(self), *split])
-
-    def recommendation(self) -> str | None:
-        """A sentence on the sampling that the target's own file recommends: what it is where an arm has it
-        by that name, that it is another where none has; None where it says nothing, and for searches."""
-        samplings = {arm.sampling_name: arm.sampling for arm in self.arms}
-        if RECOMMENDED in self.task.samplings or all(sampling.beam for sampling in samplings.values()):
-            return None
-        if RECOMMENDED in samplings:
-            return f"The model's own sampling: {samplings[RECOMMENDED].described}"
-        try:
-            own = recommended(self.source.target)
-        except UsageError:
-            return None
-        if own in samplings.values():
-            return None
-        return f"The model recommends {own.described}: --sampling {RECOMMENDED}"
 
     def info(self) -> dict[str, Any]:
         """Return what run.json says of the run beside its identity, before anything is measured."""
@@ -241,18 +231,21 @@ def plan(
     configuration asks first turns alone.
     """
     task, arms = known or task_and_arms(config)
-    device = resolve_device(config.device)
     sandbox = _scored_in(task, config) if config.score and scores else None
-    _require_device(arms, device)
+    device = _device_of(config, arms)
     source = find_pair(config.pair)
-    if RECOMMENDED in {arm.sampling_name for arm in arms} - {*task.samplings}:
-        task, arms = task_and_arms(config, recommended(source.target))
+    needed, own = RECOMMENDED in {arm.sampling_name for arm in arms} - {*task.samplings}, None
+    with nullcontext() if needed else suppress(UsageError):
+        own = recommended(source.target)
+    if needed:
+        task, arms = task_and_arms(config, own)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
     for arm in arms:
         bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
     for flag, message, remedy in _unfit(config, source, arms):
         raise UsageError(message, flag=flag, remedy=remedy)
+    recommendation = _recommendation(task, arms, own)
     models = _models(config, arms, source, device, loads=loads)
     usual = None
     if choose_engine and "engines" not in config.model_fields_set:
@@ -285,6 +278,7 @@ def plan(
         arms=arms,
         everyone=tuple(prompt.example_id for prompt in prompts),
         samples=config.samples or 1,
+        recommendation=recommendation,
         claims=claims(arms),
         sandbox=sandbox,
         usual=usual,
@@ -292,6 +286,19 @@ def plan(
         most_later_tokens=found.most_tokens,
         **models.shared(),
     )
+
+
+def _recommendation(task: Task, arms: Sequence[Arm], own: SamplingParams | None) -> str | None:
+    """What the target's own sampling is where an arm has it by that name, that it is another where none has;
+    None where its file says nothing, and for searches."""
+    samplings = {arm.sampling_name: arm.sampling for arm in arms}
+    if RECOMMENDED in task.samplings or all(sampling.beam for sampling in samplings.values()):
+        return None
+    if RECOMMENDED in samplings:
+        return f"The model's own sampling: {samplings[RECOMMENDED].described}"
+    if own is None or own in samplings.values():
+        return None
+    return f"The model recommends {own.described}: --sampling {RECOMMENDED}"
 
 
 def _models(
@@ -339,8 +346,9 @@ def _scored_in(task: Task, config: RunConfig) -> str | None:
     return sandbox_level(config.unsafe_exec) if task.runs_code else None
 
 
-def _require_device(arms: Sequence[Arm], device: torch.device) -> None:
-    """Refuse an external engine that would take another device than the run."""
+def _device_of(config: RunConfig, arms: Sequence[Arm]) -> torch.device:
+    """The run's device; an external engine that would take another is refused."""
+    device = resolve_device(config.device)
     here = f"{device.type}:{device.index or 0}" if device.type == "cuda" else device.type
     for engine in dict.fromkeys(arm.engine for arm in arms if is_peer(arm)):
         own = find_peer(engine).device
@@ -351,6 +359,7 @@ def _require_device(arms: Sequence[Arm], device: torch.device) -> None:
                 other = f"{engine.partition(':')[0]} with device={here}"
             remedy = f"Give --device {own}, or {other}."
             raise UsageError(why, flag="--engine", remedy=remedy)
+    return device
 
 
 def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:

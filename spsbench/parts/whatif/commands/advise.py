@@ -34,7 +34,7 @@ from spsbench.cli import (
     values,
 )
 from spsbench.cli import written as command_of
-from spsbench.config import ModelRef, refuse_together
+from spsbench.config import MaterialSettings, ModelRef, refuse_together
 from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
@@ -173,8 +173,9 @@ def advise_on(wanted: AdviseOptions) -> None:
     engine = _engine(wanted, ks)
     config = _config(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
     known = require_possible(config)
-    if config.limit is not None:
-        _require_prompts(config.limit)
+    first, last = MaterialSettings.of(config).span
+    if last is not None:
+        _require_prompts(last - first + 1)
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli import watching
@@ -347,12 +348,9 @@ def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Wr
     return written
 
 
-def _require_prompts(limit: int | str) -> None:
-    from spsbench.config import prompt_span
+def _require_prompts(count: int) -> None:
     from spsbench.stats import FEWEST_PROMPTS
 
-    first, last = prompt_span(limit)
-    count = (last or 0) - first + 1
     if count < FEWEST_PROMPTS:
         raise UsageError(
             f"{count} prompts are too few to choose on and to judge on.",
@@ -502,7 +500,6 @@ def _check(
 
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
-    from spsbench.config import MaterialSettings
     from spsbench.runner import find_models
 
     if not name:

@@ -33,7 +33,7 @@ def measure_load(options: RunOptions) -> None:
     from spsbench.runner import plan, require_decoder
 
     ready = plan(config, loads=False)
-    hint(ready.recommendation(), quiet=quiet)
+    hint(ready.recommendation, quiet=quiet)
     require_decoder(ready.source, "a server")
     asks, seed = _asks(ready), ready.config.seed
     with _room(options.out, ready) as directory:
