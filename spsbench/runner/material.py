@@ -13,7 +13,7 @@ from spsbench.base.axes import EAGER
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.config import MaterialSettings, PairConfig
-from spsbench.config.models import TORCH, Precision
+from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.models.device import resolve_device
 from spsbench.models.memory import Weights
 from spsbench.models.pair import Pair, PairSource, find_pair, fitting_weights, load_pair, pair_backend
@@ -251,8 +251,12 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
     undone = [part.dequantised for part in (source.target, source.draft)]
     same = source.target.location == source.draft.location
     roles = ["weights"] if same else ["target", "draft"]
+    # A dequantised checkpoint is in float32, and onnxruntime computes in nothing else.
+    computed = [Precision(dtype).dtype if backend == TORCH else AUTO for dtype in dtypes]
     sentences = [
-        f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
+        f"{role} {kind} dequantised to {'float32' if dtype == AUTO else dtype}"
+        for role, kind, dtype in zip(roles, undone, computed, strict=False)
+        if kind
     ]
     kept = [Precision(dtype).quantise for dtype in dtypes]
     if backend != TORCH:
