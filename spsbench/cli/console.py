@@ -15,7 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -127,6 +129,12 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(harmless(message), file=sys.stderr, flush=True)
 
 
+def prose(message: str) -> str:
+    """Wrap a message without a command, which could not be copied, between words at the terminal's width."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(message, width, break_long_words=False, break_on_hyphens=False)
+
+
 def hint(message: str | None, *, quiet: bool = False) -> None:
     """Print a remark on stderr, if there is one, dimmed and unwrapped."""
     if message is not None:
@@ -138,7 +146,7 @@ def say_if_busy(consequence: str, *, quiet: bool = False) -> None:
     from spsbench.base.environment import busy
 
     if not quiet and (sentence := busy()) is not None:
-        say(f"{sentence} {consequence}")
+        say(prose(f"{sentence} {consequence}"))
 
 
 def load_in_runs(*, remeasured: bool) -> str:

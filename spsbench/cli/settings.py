@@ -11,7 +11,7 @@ from spsbench.base.environment import require_cpus
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
-from spsbench.cli.console import say
+from spsbench.cli.console import prose, say
 from spsbench.cli.options import RunOptions
 from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.files import read_yaml
@@ -99,7 +99,7 @@ def say_reading(task: Task, *, quiet: bool) -> None:
     from spsbench.report.wording import reading_notes
 
     for text in reading_notes(task.reading):
-        say(text, quiet=quiet)
+        say(prose(text), quiet=quiet)
 
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:

@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from spsbench.base import environment
 from spsbench.base.records import Arm, Generation, Loop, Method, Sample, SamplingParams
-from spsbench.cli.console import Transfers
+from spsbench.cli.console import LOAD_IN_ROUNDS, Transfers, load_in_runs, say_if_busy
 from spsbench.cli.progress import BarProgress, LogProgress
 
 
@@ -130,3 +131,18 @@ def test_a_small_transfer_has_lines_that_say_how_far_it_is(capsys: pytest.Captur
         came(50_000)
     lines = ["Fetching weights of a tiny model", "50 kB of 100 kB", "100 kB of 100 kB"]
     assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize(
+    "sentence", [load_in_runs(remeasured=True), load_in_runs(remeasured=False), LOAD_IN_ROUNDS]
+)
+def test_the_line_about_other_load_fits_the_terminal(
+    columns: int, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(environment, "busy", lambda: "Other processes use 2.0 of 2 CPUs now.")
+    say_if_busy(sentence)
+    said = capsys.readouterr().err
+    assert max(map(len, said.splitlines())) <= columns
+    assert " ".join(said.split()) == f"Other processes use 2.0 of 2 CPUs now. {sentence}"
