@@ -297,8 +297,7 @@ def _best(series: SeriesPrediction) -> str:
         text = f"{name}: the theory's best K is {series['best_k']}, {series['best_speedup']:.2f}x"
         sentences.append(f"{text}; at least {series['minimum_gain']:.2f}x from alpha and c alone.")
     if line is not None:
-        sign, slope_ms = "-" if line["slope_ms"] < 0 else "+", abs(line["slope_ms"])
-        text = f"{name}: a loop takes {line['intercept_ms']:.3g} {sign} {slope_ms:.3g} K ms"
+        text = f"{name}: a loop takes {wording.loop_line(line)}"
         if line["drafting_ms_per_token"] is not None:
             text += f", drafting alone {line['drafting_ms_per_token']:.3g} ms per token"
         sentences.append(f"{text}.")

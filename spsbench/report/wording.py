@@ -10,7 +10,7 @@ from typing import Any
 from spsbench.base.axes import Row, label
 from spsbench.base.errors import printable as printable
 from spsbench.base.records import Interval
-from spsbench.store.summary_types import Estimate, LoopTime, RatioInterval, Summary
+from spsbench.store.summary_types import Estimate, LoopLine, LoopTime, RatioInterval, Summary
 
 Run = Mapping[str, Any]
 """The record of a run, as run.json has it."""
@@ -99,6 +99,21 @@ def share_of_optimum(row: Row) -> str:
     found = row.get("share_of_optimum")
     ends = brackets(found, lambda share: f"{100 * share:.1f}")
     return NOTHING if found is None else f"{found['ratio']:.1%}{ends}"
+
+
+def has_optimum(row: Row) -> bool:
+    """Return whether a share of the optimum was measured that could have been another: of drafts without
+    chance, as greedy ones are, every lossless rule accepts the same."""
+    found = row.get("share_of_optimum")
+    return found is not None and not (found["low"] is None and abs(found["ratio"] - 1.0) < 1e-6)
+
+
+def loop_line(line: LoopLine) -> str:
+    """``12 + 0.25 K ms``, fitted; of two K, through which a line always goes, what each took."""
+    if len(line["ks"]) > 2:
+        sign = "-" if line["slope_ms"] < 0 else "+"
+        return f"{line['intercept_ms']:.3g} {sign} {abs(line['slope_ms']):.3g} K ms"
+    return " and ".join(f"{line['intercept_ms'] + line['slope_ms'] * k:.3g} ms at K={k}" for k in line["ks"])
 
 
 def nodes(row: Row) -> str:

@@ -123,7 +123,7 @@ def test_the_theory_shows_a_dash_where_alpha_was_not_measured(summary: dict[str,
 
 
 def test_the_lines_of_several_drafters_are_told_apart() -> None:
-    summary = summarise(*sweep(ks=(0, 2, 4)), INFO)
+    summary = summarise(*sweep(ks=(0, 1, 2, 4)), INFO)
     (line,) = summary["prediction"]["samplings"]
     falling = line["loop"] | {"intercept_ms": 12.0, "slope_ms": -0.25}
     summary["prediction"]["samplings"] = [line, line | {"drafter": "lookup", "loop": falling}]
@@ -140,6 +140,16 @@ def test_a_residual_has_its_cause_beside_it() -> None:
 
 def test_the_ceiling_names_floors_and_a_weak_baseline(summary: dict[str, Any]) -> None:
     sections = _sections(summary)
+def test_a_line_through_two_k_is_no_fit() -> None:
+    """It goes through both whatever was measured: what a loop takes at each is said."""
+    summary = summarise(*sweep(ks=(0, 2, 4)), INFO)
+    (line,) = summary["prediction"]["samplings"]
+    took = {row["k"]: row["ms_per_token"] * row["tokens_per_loop"] for row in summary["rows"]}
+    text = _sections(summary)["Theory"]
+    assert f"nucleus: a loop takes {took[2]:.3g} ms at K=2 and {took[4]:.3g} ms at K=4, drafting" in text
+    assert line["loop"]["r_squared"] is None
+
+
     assert "Weak baseline: ArS reaches 24% of its bandwidth floor." in sections["The ceiling"]
     assert "| ArS | nucleus | 10.5 | 2.50 | 24% | 1.00 |" in sections["The ceiling"]
     assert "**Weak baseline" in render(summary, {}).partition("## ")[0]

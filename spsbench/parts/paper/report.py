@@ -169,7 +169,7 @@ def render_chen(page: Page) -> str:
     for curve in page[FIGURE]:
         parts += [f"### {escape(curve['title'])}", table_of(columns, curve["points"])]
         if line := curve["loop"]:
-            parts.append(f"Loop time: {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms.")
+            parts.append(f"Loop time: {wording.loop_line(line)}.")
     return _markdown(page, _chen_title(page), *parts, _FIGURE_NOTE)
 
 

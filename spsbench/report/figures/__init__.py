@@ -319,6 +319,7 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
             draft = line["draft_alone_ms_per_token"]
         slope = line["slope_ms"]
         text = f"{series.label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
+        text += ", through two K alone" if len(line["ks"]) == 2 else ""
         sentences.append(text if draft is None else f"{text} (a draft step: {milliseconds(draft)} ms)")
         if len(measured.series) <= _MOST_NOTES:
             _note(axes, index, line["slope_ms"], draft)

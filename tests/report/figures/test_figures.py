@@ -64,6 +64,12 @@ def test_figure_1_shows_r_prime_and_the_fitted_loop_time() -> None:
     assert np.diff(fitted.get_ydata())[0] == pytest.approx(3 * line["slope_ms"])
 
 
+def test_the_caption_says_which_line_is_no_fit() -> None:
+    alone = "ms per drafted token, through two K alone"
+    assert alone in figures.figure1(measured(ks=(0, 2, 4), samplings=("nucleus",))).caption
+    assert alone not in figures.figure1(measured()).caption
+
+
 def test_outputs_of_free_length_are_told_by_token() -> None:
     drawing = figures.figure1(measured(fixed_length=False))
     axes = drawing.figure.axes[0]
