@@ -124,7 +124,7 @@ def conditions(summary: Summary, run: Run) -> list[str]:
 
 def acceptance_columns(arms: Sequence[Row]) -> list[Column]:
     """The first measures of acceptance of speculative arms."""
-    known = any(arm.get("share_of_optimum") for arm in arms)
+    known = any(map(wording.has_optimum, arms))
     trees = any(arm.get("nodes_per_loop") for arm in arms)
     return [
         *(right(name, partial(wording.measure, name), code=True) for name in wording.FIRST_SCREEN),

@@ -171,7 +171,7 @@ def _acceptance(summary: Summary, run: Run) -> list[str]:
         [name, *(f"{_value(name, own[name])} / {_value(name, own['macro'][name])}" for own in found)]
         for name in LEGEND
     ]
-    known = any(row.get("share_of_optimum") for row in rows)
+    known = any(map(wording.has_optimum, rows))
     return paragraphs(
         "## Acceptance",
         IN_FULL.table([*results.acceptance_columns(rows), rule], rows),
@@ -347,7 +347,7 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
         measures = [f"{name} {wording.measure(name, row)}" for name in wording.FIRST_SCREEN]
         if row.get("nodes_per_loop"):
             measures.append(f"nodes/loop {wording.nodes(row)}")
-        if row.get("share_of_optimum"):
+        if wording.has_optimum(row):
             measures.append(f"share of optimum {wording.share_of_optimum(row)}")
         yield [Text("  ".join(measures))]
     yield _dim(judgement.above_optimum(summary))

@@ -108,6 +108,15 @@ def test_the_mean_nodes_of_a_loop_stand_in_the_table_where_there_is_a_tree(summa
     assert "nodes/loop" not in render(summary, {})
 
 
+def test_a_share_that_could_be_no_other_is_not_shown() -> None:
+    """Of greedy drafts every lossless rule accepts the same."""
+    samples, loops = sweep(ks=(0, 4))
+    summary = summarise(samples, loops.assign(optimal_accepted=loops["accepted"]), INFO)
+    assert summary["rows"][-1]["share_of_optimum"] == {"ratio": 1.0, "low": None, "high": None}
+    assert "optimum" not in render(summary, {})
+    assert "optimum" not in _screen(summary)
+
+
 def test_without_it_nothing_is_said_of_it(summary: dict[str, Any]) -> None:
     assert all(row["share_of_optimum"] is None for row in summary["rows"])
     assert "optimum" not in render(summary, {})
