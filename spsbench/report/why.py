@@ -12,6 +12,7 @@ from spsbench.report.measured import series_name
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
 from spsbench.stats.conditions import more_prompts
+from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.factors import (
     ACCEPTANCE,
     CORRELATION,
@@ -73,18 +74,21 @@ def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") 
         likely = _LIKELY.get(leaning, "No clear gain")
         about = f"{name} ran about {wording.times(verdict['speedup']['ratio'])} per token"
         return f"{likely}{where}: {about}; others took {judgement.share(verdict['lost_share'])} of the time."
+    if verdict["outcome"] == "unclear" and "lost_share" in verdict:
+        taken = f"others took {judgement.share(verdict['lost_share'])} of the time"
+        ran = f"{_fastest(verdict)} ran about {wording.times(verdict['speedup']['ratio'])} per token"
+        return f"No clear gain{where}: {ran}; {taken}.{_too_few(verdict, more)}"
     if verdict["outcome"] == "pays":
         return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
-    fastest = f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name
     if verdict["outcome"] == "does not pay":
-        return f"Does not pay here{where}: {fastest} ran {gain}.{_needed_draft(verdict)}"
-    return f"No clear gain{where}: {fastest} ran {gain}.{_unclear(verdict, more)}"
+        return f"Does not pay here{where}: {_fastest(verdict)} ran {gain}.{_needed_draft(verdict)}"
+    return f"No clear gain{where}: {_fastest(verdict)} ran {gain}.{_unclear(verdict, more)}"
 
 
 def details(verdict: SpeedVerdict) -> str:
     """Which arms are as good, the largest loss, and what choosing on other prompts gave."""
-    if "leaning" in verdict:
-        return ""
+    if verdict["outcome"] == "unclear" and "lost_share" in verdict:
+        return ""  # what others took is no reason of an arm's
     parts = [_alike(verdict)]
     ks = [other["k"] for other in verdict["others"]]
     if verdict["outcome"] == "pays" and _only_k(verdict) and verdict["k"] >= max(ks):
@@ -108,6 +112,11 @@ def _name(verdict: SpeedVerdict, arm: SpeedVerdict | AgainstBest | None = None) 
     return f"K={arm['k']}" if _only_k(verdict) else label(arm)
 
 
+def _fastest(verdict: SpeedVerdict) -> str:
+    name = _name(verdict)
+    return f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name
+
+
 def _only_k(verdict: SpeedVerdict) -> bool:
     here = place(verdict, "k")
     return bool(verdict["others"]) and all(place(other, "k") == here for other in verdict["others"])
@@ -129,13 +138,21 @@ def _needed_draft(verdict: SpeedVerdict) -> str:
 
 
 def _unclear(verdict: SpeedVerdict, more: str) -> str:
-    bounded = verdict["speedup"]["low"] is not None
-    if verdict["elsewhere"] is None and verdict["others"] and bounded:
-        few = f"{verdict['prompts']} prompts are too few to choose among {verdict['candidates']} arms"
-        return f" {few}. {more}."
-    if not bounded:
+    if too_few := _too_few(verdict, more):
+        return too_few
+    if verdict["speedup"]["low"] is None:
         return f" There is no interval over {wording.counted(verdict['prompts'], 'prompt')}. {more}."
     return f" {more} for a narrower interval."
+
+
+def _too_few(verdict: SpeedVerdict, more: str) -> str:
+    """Say that there are too few prompts to choose an arm on some and measure it on others."""
+    if not verdict["others"] or verdict["prompts"] >= FEWEST_PROMPTS:
+        return ""
+    return (
+        f" Choosing among {verdict['candidates']} arms takes {FEWEST_PROMPTS} prompts; these are "
+        f"{verdict['prompts']}. {more}."
+    )
 
 
 def _alike(verdict: SpeedVerdict) -> str:

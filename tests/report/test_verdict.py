@@ -51,7 +51,10 @@ def test_where_it_does_not_pay_it_says_from_where_it_would(make_verdict: Make) -
     ("changes", "why"),
     [
         ({"speedup": {"ratio": 1.2, "low": None, "high": None}}, "There is no interval over 50 prompts."),
-        ({"others": [_other(2, False)], "candidates": 2, "prompts": 6}, "6 prompts are too few to choose"),
+        (
+            {"others": [_other(2, False)], "candidates": 2, "prompts": 6},
+            "Choosing among 2 arms takes 8 prompts; these are 6.",
+        ),
         ({"speedup": {"ratio": 1.0, "low": 0.9, "high": 1.1}}, "Raise --limit for a narrower interval."),
     ],
 )
@@ -66,8 +69,28 @@ def test_prompts_that_were_all_run_are_to_become_more(make_verdict: Make) -> Non
     found = make_verdict(outcome="unclear", others=[_other(2, False)], candidates=2, prompts=6)
     whole: Any = {"verdict": [found], "rows": [{"prompts": 6}], "data": {"split_size": 6}}
     ((text, _),) = why.verdicts(whole)
-    assert text.endswith("6 prompts are too few to choose among 2 arms. Give more prompts.")
+    assert text.endswith("Choosing among 2 arms takes 8 prompts; these are 6. Give more prompts.")
     assert "Raise --limit" not in "".join(map(str, why.which(whole, {})))
+
+
+def test_enough_prompts_are_not_called_too_few(make_verdict: Make) -> None:
+    """In waves, and where a run may stop early, nothing is chosen on one half, whatever their number."""
+    wide = {"ratio": 1.1, "low": 0.9, "high": 1.4}
+    found = make_verdict(outcome="unclear", others=[_other(2, False)], candidates=2, speedup=wide)
+    assert _answer(found).endswith("Raise --limit for a narrower interval.")
+
+
+@pytest.mark.parametrize("low", [0.03, None])
+def test_what_others_took_is_named_before_too_few_prompts(low: float | None, make_verdict: Make) -> None:
+    """An interval that holds what they took says nothing of the prompts, nor do the losses of an arm."""
+    speedup = {"ratio": 1.16, "low": low, "high": None if low is None else 135.33}
+    found = make_verdict(outcome="unclear", speedup=speedup, lost_share=0.97)
+    said = "No clear gain: {} ran about 1.16x per token; others took 97% of the time."
+    assert _answer(found) == said.format("SpS (K=4)")
+    assert why.details(found) == ""  # type: ignore[arg-type]
+    few = found | {"others": [_other(2, False)], "candidates": 2, "prompts": 6}
+    fastest = said.format("K=4, the fastest of 2,")
+    assert _answer(few) == f"{fastest} Choosing among 2 arms takes 8 prompts; these are 6. Raise --limit."
 
 
 @pytest.mark.parametrize(
