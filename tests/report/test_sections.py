@@ -140,15 +140,6 @@ def test_the_lines_of_several_drafters_are_told_apart() -> None:
     assert "nucleus, lookup: a loop takes 12 - 0.25 K ms" in text
 
 
-def test_a_residual_has_its_cause_beside_it() -> None:
-    summary = summarise(*sweep(ks=(0, 4)), INFO)
-    summary["prediction"]["arms"][0] |= {"alpha": 0.9, "predicted": 2.9, "residual": -1.0}
-    (row,) = re.findall(r"\| SpS \(K=4\) \|.*", _sections(summary)["Theory"])
-    assert re.search(r"\| -1\.00 \| alpha of the positions .*\(x0\.\d\d\) \|", row)
-
-
-def test_the_ceiling_names_floors_and_a_weak_baseline(summary: dict[str, Any]) -> None:
-    sections = _sections(summary)
 def test_a_line_through_two_k_is_no_fit() -> None:
     """It goes through both whatever was measured: what a loop takes at each is said."""
     summary = summarise(*sweep(ks=(0, 2, 4)), INFO)
@@ -159,6 +150,15 @@ def test_a_line_through_two_k_is_no_fit() -> None:
     assert line["loop"]["r_squared"] is None
 
 
+def test_a_residual_has_its_cause_beside_it() -> None:
+    summary = summarise(*sweep(ks=(0, 4)), INFO)
+    summary["prediction"]["arms"][0] |= {"alpha": 0.9, "predicted": 2.9, "residual": -1.0}
+    (row,) = re.findall(r"\| SpS \(K=4\) \|.*", _sections(summary)["Theory"])
+    assert re.search(r"\| -1\.00 \| alpha of the positions .*\(x0\.\d\d\) \|", row)
+
+
+def test_the_ceiling_names_floors_and_a_weak_baseline(summary: dict[str, Any]) -> None:
+    sections = _sections(summary)
     assert "Weak baseline: ArS reaches 24% of its bandwidth floor." in sections["The ceiling"]
     assert "| ArS | nucleus | 10.5 | 2.50 | 24% | 1.00 |" in sections["The ceiling"]
     assert "**Weak baseline" in render(summary, {}).partition("## ")[0]

@@ -157,6 +157,34 @@ def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:
     assert "no K gains" in entry["sentence"]
 
 
+def test_the_break_even_k_pays_for_verifying_more_tokens() -> None:
+    """Of one K: the loops of other K lie between an ArS step and what this one's loop took, not above it by
+    drafting alone."""
+    samples, loops = sweep(alpha=0.9, ks=(0, 4), draft_s=0.01 * TARGET_S)
+    loops.loc[loops["drafted"] > 0, ["verify_s", "loop_s"]] += 1.6 * TARGET_S  # of 5 tokens for 1
+    seconds = loops.groupby(["example_id", "arm"])["loop_s"].sum()
+    samples["decode_s"] = [seconds[key] for key in zip(samples["example_id"], samples["arm"], strict=True)]
+    (entry,) = summarise(samples, loops, {})["why"]
+    found = entry["break_even"]["k"]
+    cost = {k: 1 + (2.72 - 1) * k / 4 for k in range(65)}  # in ArS steps: 0.04 of drafting, 1.68 of verifying
+    gains = [k for k in cost if k and (1 - 0.9 ** (k + 1)) / 0.1 > cost[k]]
+    assert abs(found - max(gains)) <= 2
+    assert f"K about {found} (measured 4)" in entry["sentence"]
+
+
+def test_two_k_are_no_fit_for_the_break_even_k() -> None:
+    """A line through two loops goes wherever their noise puts it: flat here, so that every K would gain."""
+    samples, loops = sweep(alpha=0.7, ks=(0, 2, 4), prompts=20, tokens=100)
+    even = summarise(*sweep(alpha=0.7, ks=(0, 4), prompts=20, tokens=100), {})["why"][0]["break_even"]["k"]
+    slow = loops["drafted"] == 2
+    loops.loc[slow, ["other_s", "loop_s"]] += 20e-3
+    seconds = loops.groupby(["example_id", "arm"])["loop_s"].sum()
+    samples["decode_s"] = [seconds[key] for key in zip(samples["example_id"], samples["arm"], strict=True)]
+    found = {entry["k"]: entry["break_even"]["k"] for entry in summarise(samples, loops, {})["why"]}
+    assert abs(found[4] - even) <= 2
+    assert found[4] < 64
+
+
 def test_without_phases_the_time_is_one_factor() -> None:
     samples, loops = sweep(ks=(0, 4))
     loops[["draft_s", "verify_s", "sample_s", "other_s"]] = np.nan

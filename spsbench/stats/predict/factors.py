@@ -32,34 +32,37 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
     * alpha: with the measured times, correlation and loss at the end.
     * c: how long a draft token may take, in target steps, with the measured tokens per loop.
     * K: the largest that would still gain, if tokens follow alpha (independent tests, times the
-      measured correlation) and one more K costs ``slope_ms``.
+      measured correlation) and loops lie on a straight line: through this one with the fitted
+      ``slope_ms``, else from one ArS step at K = 0, which holds what verifying more tokens costs.
     """
     step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
     emitted, cost = sps.tokens / sps.loops, loop / step
     kept = emitted / expected_tokens(sps.alpha, k)
     measured_c = allowed_c = None
-    slope = None if slope_ms is None else slope_ms / 1e3
+    # What K more tokens cost, in ArS steps.
+    more = max(cost - 1.0, 0.0) if slope_ms is None else k * slope_ms / 1e3 / step
     target = ars.verify_s / ars.loops
     if ars.sees_phases and sps.sees_phases and target > 0:
         drafted = sps.drafted / sps.loops or float(k)
         drafting = sps.draft_s / sps.loops / drafted
-        slope = drafting if slope is None else slope
+        if slope_ms is None:
+            more = max(more, k * drafting / step)
         measured_c = drafting / target
         allowed = c_allowed(drafting / step, drafted, emitted, cost)
         allowed_c = None if allowed is None else allowed * step / target
-    largest = None
-    if slope is not None:
-        more = slope / step
+
+    def line(other: int) -> float:
         # A loop costs something: a steep line falls below 0 at small K.
-        loop_at = WhatIf(independent(sps.alpha, kept), lambda other: max(cost + (other - k) * more, 1e-9))
-        largest = loop_at.largest_k(KS)
+        return max(cost + (other / k - 1.0) * more, 1e-9)
+
+    largest = WhatIf(independent(sps.alpha, kept), line).largest_k(KS)
     return {
         "measured_alpha": sps.alpha,
         "alpha": alpha_needed(k, cost, kept),
         "measured_c": measured_c,
         "c": allowed_c,
         "k": largest,
-        "k_found": largest is not None and largest < MOST_K,
+        "k_found": largest < MOST_K,
     }
 
 
@@ -116,7 +119,7 @@ def why(
     entries: list[ArmFactors] = []
     for group in series(rows):
         cost = loop_cost(group)
-        slope_ms = None if cost is None else cost.slope_ms
+        slope_ms = None if cost is None or cost.r_squared is None else cost.slope_ms  # two K are no fit
         for row in (row for row in group if row["method"] == "sps" and row["speedup"]):
             pair = _sums(row, by_arm, loops_by_arm)
             if pair is not None:
@@ -155,7 +158,8 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
         "binding": binding["name"],
         "break_even": even,
         "sentence": f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
-        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. {_evens(even)}",
+        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. "
+        f"{_evens(even, row['k'])}",
     }
 
 
@@ -237,7 +241,7 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     ]
 
 
-def _evens(even: BreakEven) -> str:
+def _evens(even: BreakEven, k: int) -> str:
     """Return break-even alpha, c and K in words, all else as measured."""
     needed = "no alpha is enough" if even["alpha"] is None else f"alpha {even['alpha']:.2f}"
     parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]
@@ -245,7 +249,7 @@ def _evens(even: BreakEven) -> str:
         allowed = "no draft is cheap enough" if even["c"] is None else f"c {even['c']:.2f}"
         parts.append(f"{allowed} (measured {even['measured_c']:.2f})")
     if even["k"] is not None:
-        largest = f"K {even['k']}" if even["k_found"] else f"K beyond {even['k']}"
+        largest = f"K {'about' if even['k_found'] else 'beyond'} {even['k']} (measured {k})"
         parts.append("no K gains" if even["k"] == 0 else largest)
     return f"Break-even, each alone: {', '.join(parts)}."
 
