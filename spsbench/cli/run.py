@@ -115,7 +115,7 @@ def measure(options: RunOptions) -> None:
     count = _processes(options)
     gates = gates_of(options.fail_on, scores=not options.no_score)
     config = read_settings(options)
-    known = require_possible(config, is_k_given=options.k is not None)
+    known = require_possible(config, is_k_given=options.k is not None, typed=options)
     require_judgeable(known, gates)
     if count is not None:
         _judge(measure_processes(config, count, options), gates, options.expect)

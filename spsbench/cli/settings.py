@@ -147,15 +147,22 @@ def gates_of(text: str | None, *, scores: bool = True) -> list[str]:
     return named
 
 
-def require_possible(config: RunConfig, *, is_k_given: bool = False) -> TaskAndArms:
+def require_possible(
+    config: RunConfig, *, is_k_given: bool = False, typed: RunOptions | None = None
+) -> TaskAndArms:
     """Refuse what the settings alone show to be impossible, without importing torch; return task and arms.
 
     The task and the arms that were looked at are the result, for ``plan``.
+
+    Args:
+        typed: what was typed for this task alone, so that each option has to mean something for it.
     """
     from spsbench.drafters.registry import shape_in
     from spsbench.engines.arms import task_and_arms
 
     task, arms = task_and_arms(config)
+    if typed is not None:
+        _require_effect(typed, task)
     depths = {arm.k for arm in arms if arm.method == "sps" and shape_in(arm.drafter)}
     idle = sorted({*config.ks} - {0, *(arm.k for arm in arms)})
     if is_k_given and depths and idle:
@@ -165,6 +172,20 @@ def require_possible(config: RunConfig, *, is_k_given: bool = False) -> TaskAndA
             remedy=f"Give --k {','.join(map(str, sorted(depths)))}, or add {CHAIN} or dynamic:N to --tree.",
         )
     return task, arms
+
+
+def _require_effect(typed: RunOptions, task: Task) -> None:
+    """Refuse options that mean nothing for a task."""
+    overridden = {text.partition("=")[0].strip() for text in typed.set or ()}
+    for name, value, means, what in (
+        ("turns", typed.turns, task.has_turns, "have no turns"),
+        ("extract", typed.extract, task.runs_code, "are not answered by code"),
+    ):
+        if not means and (value is not None or name in overridden):
+            flag = f"--{name}" if value is not None else f"--set {name}"
+            raise UsageError(
+                f"it has no effect: the prompts of {task.name} {what}.", flag=flag, remedy="Leave it out."
+            )
 
 
 def require_judgeable(known: TaskAndArms, gates: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """The settings of a run from all their sources: defaults < protocol < config file < flags < ``--set``.
 
+A protocol that is typed is a flag: its limits are above those of the file.
+
 The settings of a folder may import, start or ask only what this user has typed before: a ``config.yaml`` is
 code where it names a Python file, a task's YAML (whose metrics may be Python files), a command, or a server,
 which is sent the user's key. What is typed is remembered as a hash of it and of the folder in which it was
@@ -125,8 +127,11 @@ def resolve(
         if len(path) > 1:
             _assign(settings, path, value)
     overridden = {path[0] for path, _ in assignments}
+    named = {*given, *overridden}
+    if "protocol" in named and file:
+        settings = _under_protocol(settings, file, named)
     defaults = _defaults(settings)
-    settings = defaults | _adaptive(settings, defaults["ks"], typed={*given, *overridden})
+    settings = defaults | _adaptive(settings, defaults["ks"], typed=named)
 
     def label(path: str) -> str:
         """What the user wrote the setting at a dotted path as."""
@@ -157,6 +162,34 @@ def resolve(
     return config
 
 
+def _under_protocol(
+    settings: Mapping[str, Any], file: Mapping[str, Any], typed: Container[str]
+) -> dict[str, Any]:
+    """Return the settings below a protocol that was typed; what else was typed stays above it.
+
+    They are without the limits of the file that the protocol sets too, and without those that the file has
+    from the protocol it was written under.
+    """
+    now, before = (_limits(each, settings) for each in (settings, file))
+    same = {name for name in before if name in file and as_typed(file[name]) == as_typed(before[name])}
+    gone = {*now, *same} & {*file}
+    return {name: value for name, value in settings.items() if name in typed or name not in gone}
+
+
+def _limits(source: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the protocol of ``source`` sets for the task of ``settings``; nothing if it is unknown."""
+    with suppress(UsageError):
+        return load_protocol(str(source.get("protocol", DEFAULT_PROTOCOL))).settings(_task_of(settings))
+    return {}
+
+
+def _task_of(settings: Mapping[str, Any]) -> str:
+    """Return the task by name or path: the pair's unless one is named."""
+    pair = settings["pair"]
+    own = pair.get("task") if isinstance(pair, dict) else None
+    return str(settings.get("task", own or "xsum"))
+
+
 def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What lies beneath ``settings``: the protocol's, and the defaults that depend on others."""
     pair, protocol = settings["pair"], settings.get("protocol", DEFAULT_PROTOCOL)
@@ -170,8 +203,7 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "backend" not in settings:
         defaults["backend"] = chosen_backend()
     if isinstance(protocol, str):
-        task = settings.get("task", defaults.get("task", "xsum"))
-        defaults |= load_protocol(protocol).settings(str(task))
+        defaults |= load_protocol(protocol).settings(_task_of(settings))
     shapes = {str(shape) for shape in _listed(settings.get("trees", CHAIN), BETWEEN_TREES)}
     drafters = _listed(settings.get("drafters", defaults.get("drafters", MODEL)))
     own = [":tree=" in str(drafter) for drafter in drafters]

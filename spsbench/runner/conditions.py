@@ -14,15 +14,16 @@ from typing import Any, Literal, cast
 import torch
 
 from spsbench.base.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import plain
+from spsbench.config import RunConfig, resolve
 from spsbench.models.device import Gpu, uuid_of
 from spsbench.models.pair import Pair
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences
-from spsbench.store.opening import RUN_FILE
+from spsbench.store.opening import CONFIG_FILE, RUN_FILE
 from spsbench.store.summary_types import Conditions
 
 AUTO = "auto"
@@ -87,21 +88,47 @@ def require_unchanged(
 ) -> None:
     """Refuse to continue a run under other conditions than it was measured under: the last, or any of them.
 
-    Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run,
-    a run of another identity or one that lacks nothing is not this function's business.
+    Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run or
+    a run of another identity is not this function's business. Of one that lacks nothing other settings are
+    refused: they would change what its folder says of the measurement, and nothing else.
     """
     if not (directory / RUN_FILE).is_file():
         return
     with RunStore.open(directory) as store:
         info = store.run_info()
         other = differences(info.get("identity"), plain(identity))
-        if other or not store.done() or not due_turns(plan, store):
+        if other or not store.done():
+            return
+        if not due_turns(plan, store):
+            if info.get("proof", "none was begun") is not None:
+                _refuse_idle(directory, plan.config)
             return
     known: list[Conditions] = info.get("conditions") or [{}]
     known = known[-1:] if latest else known
     for now in workers:
         changes = (differences(before, plain(_resolved(now, before))) for before in known)
         _refuse(directory, min(changes, key=len))
+
+
+OF_MEASURING = ("device", "threads", "backend", "device_map", "trace", "warmup")
+"""Settings that say how a run is measured, and are no part of its identity."""
+
+
+def _refuse_idle(directory: Path, asked: RunConfig) -> None:
+    """Refuse settings of measuring where a run is complete."""
+    before = resolve({}, directory / CONFIG_FILE)
+    for name in OF_MEASURING:
+        was, now = (as_typed(getattr(config, name)) for config in (before, asked))
+        if was != now:
+            raise UsageError(
+                f"{directory} is complete, and how it was measured does not change: {name} was {was}.",
+                flag=f"--{name.replace('_', '-')}" if name in _TYPED else f"--set {name}",
+                remedy=f"Leave {now} out, or measure again with another --out.",
+            )
+
+
+_TYPED = OF_MEASURING[:4]
+"""Those that have an option of their own."""
 
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:

@@ -516,6 +516,7 @@ class PromptsTask(Task):
         self.samplings = {"nucleus": nucleus, "greedy": SamplingParams(greedy=True)}
         self.metrics = ROUGE if content.has("references") else ()
         self.headline = "rouge2" if self.metrics else None
+        self.has_turns = content.has(TURN) or content.has(MESSAGES)
 
     @property
     def reading(self) -> dict[str, Any]:

@@ -192,6 +192,7 @@ class Task(ABC):
         metrics: how outputs are scored, beside what the task itself finds by running programs.
         headline: the metric of the result table, e.g. ``rouge2`` or ``pass@1``; None without any.
         runs_code: whether scoring executes generated programs.
+        has_turns: whether its examples are conversations, of which some turns may be asked.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Task(ABC):
     metrics: tuple[MetricKind, ...]
     headline: str | None
     runs_code = False
+    has_turns = False
 
     def uses_template(self, tokenizer: TextTokenizer) -> bool:
         """Whether prompts go through the chat template, unless ``--chat-template none`` is given."""

@@ -24,6 +24,8 @@ class TurnsTask(TextTask):
     Where only the first turns are asked the others are counted as not asked.
     """
 
+    has_turns = True
+
     def _rows(
         self, data: str, packages: tuple[str, ...] | None
     ) -> tuple[list[DataRow], list[DataRow] | None, dict[str, Any]]:

@@ -127,10 +127,38 @@ def test_other_versions_are_refused(
     assert "-> Z80" in refused.err
 
 
-def test_what_is_finished_is_no_matter_of_conditions(cli: Cli, short: Path, tmp_path: Path) -> None:
+def test_what_is_finished_is_no_matter_of_conditions(
+    cli: Cli, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = shutil.copytree(short, tmp_path / "run")
-    assert cli("run", "xsum", "--limit", "1", *FLAGS, "--threads", "2", "--out", directory).code == 0
+    whole = conditions.conditions_of
+    monkeypatch.setattr(conditions, "conditions_of", lambda *given: whole(*given) | {"torch": "9.9"})
+    assert cli("run", "--resume", directory, "--quiet", "--tag", "gpu=a").code == 0
     assert {row["condition"] for row in journal(directory)} == {0}
+    assert len(recorded(directory)["conditions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--threads 2", "--threads: {} is complete, and how it was measured does not change: threads was 1."),
+        ("--backend torch", "--backend: {} is complete"),
+        (
+            "--set trace=3",
+            "--set trace: {} is complete, and how it was measured does not change: trace was 0.",
+        ),
+        ("--set warmup=true", "--set warmup: {} is complete"),
+    ],
+)
+def test_how_a_finished_run_was_measured_is_not_written_anew(
+    cli: Cli, short: Path, tmp_path: Path, typed: str, said: str
+) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    refused = cli("run", "--resume", directory, *typed.split())
+    assert refused.code == 2, refused.err
+    assert said.format(directory) in " ".join(refused.err.split())
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.thorough

@@ -59,6 +59,24 @@ def test_each_source_overrules_the_one_below(tmp_path: Path) -> None:
     assert (config.samples, config.limit, config.seed, config.trace) == (1, 10, 3, 5)
 
 
+def test_a_typed_protocol_overrules_the_limits_of_a_file(tmp_path: Path) -> None:
+    """An earlier run's config.yaml has all of them; what was typed beside the protocol is above it."""
+    path = tmp_path / "config.yaml"
+    path.write_text(resolve({"task": "humaneval", "protocol": "paper", "max_new_tokens": 64}).to_yaml())
+    before, quick = resolve({}, path), load_protocol("quick").settings("humaneval")
+    assert (before.limit, before.samples, before.samplings) == (None, 100, ("nucleus",))
+    for typed, overrides in (({"protocol": "quick"}, ()), ({}, ("protocol=quick",))):
+        now = resolve(typed, path, overrides)
+        assert (now.protocol, now.limit, now.samples) == ("quick", quick["limit"], quick["samples"])
+        assert now.samplings is None, "the earlier protocol's"
+        assert now.max_new_tokens == 64, "the file's own"
+    both = resolve({"protocol": "quick", "limit": 3, "k": "2"}, path, ("samples=5",))
+    assert (both.limit, both.ks, both.samples) == (3, (2,), 5)
+    path.write_text("protocol: paper\nlimit: 7\n")
+    assert resolve({"protocol": "quick"}, path).limit == quick["limit"]
+    assert resolve({}, path).limit == 7
+
+
 def test_null_in_a_file_overrules_the_protocol(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("limit: null\n")

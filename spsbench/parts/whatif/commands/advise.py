@@ -158,7 +158,7 @@ def advise(wanted: AdviseOptions) -> None:
 
 def advise_on(wanted: AdviseOptions) -> None:
     """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
-    from spsbench.cli import require_possible
+    from spsbench.cli import RunOptions, require_possible
 
     quiet, began_s = wanted.quiet, time.monotonic()
     ks = values.lookaheads(wanted.k or "1..8")
@@ -172,7 +172,7 @@ def advise_on(wanted: AdviseOptions) -> None:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
     config = _config(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
-    known = require_possible(config)
+    known = require_possible(config, typed=RunOptions(turns=wanted.turns))
     first, last = MaterialSettings.of(config).span
     if last is not None:
         _require_prompts(last - first + 1)

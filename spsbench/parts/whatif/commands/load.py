@@ -100,7 +100,7 @@ def _config(options: RunOptions) -> RunConfig:
     typed = replace(options, draft=draft, engine=None, arms="ars", no_score=True, no_proof=True)
     config = read_settings(typed)
     refuse_beams(config, "load on servers")
-    require_possible(config)
+    require_possible(config, typed=options)
     return config
 
 
