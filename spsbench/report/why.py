@@ -77,7 +77,9 @@ def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") 
     if verdict["outcome"] == "unclear" and "lost_share" in verdict:
         taken = f"others took {judgement.share(verdict['lost_share'])} of the time"
         ran = f"{_fastest(verdict)} ran about {wording.times(verdict['speedup']['ratio'])} per token"
-        return f"No clear gain{where}: {ran}; {taken}.{_too_few(verdict, more)}"
+        none = verdict["speedup"]["low"] is None and verdict["lost_share"] < 1.0  # not for what others took
+        fewer = _too_few(verdict, more) or (_unclear(verdict, more) if none else "")
+        return f"No clear gain{where}: {ran}; {taken}.{fewer}"
     if verdict["outcome"] == "pays":
         return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
     if verdict["outcome"] == "does not pay":
@@ -394,7 +396,7 @@ def tails(summary: Summary, run: Run) -> list[str]:
         return []
     columns = [
         *_percentiles("sequence", "sequence_s"),
-        *_percentiles(f"until {found['n_tokens']} tokens", "until_n_s"),
+        *_percentiles(f"until {wording.counted(found['n_tokens'], 'token')}", "until_n_s"),
         right("mean ± sd s", entry("until_n_s", _spread)),
         right("paper's clock s", entry("paper_clock_s", _spread)),
         right("prompts slower", entry("share_slower", percent)),

@@ -80,12 +80,14 @@ def test_enough_prompts_are_not_called_too_few(make_verdict: Make) -> None:
     assert _answer(found).endswith("Raise --limit for a narrower interval.")
 
 
-@pytest.mark.parametrize("low", [0.03, None])
-def test_what_others_took_is_named_before_too_few_prompts(low: float | None, make_verdict: Make) -> None:
+@pytest.mark.parametrize(("low", "lost"), [(0.03, 0.97), (None, 1.0)])
+def test_what_others_took_is_named_before_too_few_prompts(
+    low: float | None, lost: float, make_verdict: Make
+) -> None:
     """An interval that holds what they took says nothing of the prompts, nor do the losses of an arm."""
     speedup = {"ratio": 1.16, "low": low, "high": None if low is None else 135.33}
-    found = make_verdict(outcome="unclear", speedup=speedup, lost_share=0.97)
-    said = "No clear gain: {} ran about 1.16x per token; others took 97% of the time."
+    found = make_verdict(outcome="unclear", speedup=speedup, lost_share=lost)
+    said = f"No clear gain: {{}} ran about 1.16x per token; others took {lost:.0%} of the time."
     assert _answer(found) == said.format("SpS (K=4)")
     assert why.details(found) == ""  # type: ignore[arg-type]
     few = found | {"others": [_other(2, False)], "candidates": 2, "prompts": 6}

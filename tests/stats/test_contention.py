@@ -27,6 +27,14 @@ def measured(make_samples: Make, taken: dict[str, float] | None) -> pd.DataFrame
     return samples
 
 
+@pytest.mark.parametrize(("stolen_s", "reasons"), [(0.0001, 1), (0.02, 2)])
+def test_what_reads_as_nothing_is_not_said(make_samples: Make, stolen_s: float, reasons: int) -> None:
+    taken = {"waited_s": 0.11, "stolen_s": stolen_s}
+    found = contention(measured(make_samples, taken), {"interval": OVER_TIME})["reasons"]
+    assert len(found) == reasons
+    assert "0.00 s" not in " ".join(found)
+
+
 def test_shares_are_of_the_measured_seconds(make_samples: Make) -> None:
     samples = measured(make_samples, {"waited_s": 0.11, "stolen_s": 0.001, "load_1m": 9.0})
     total = 30 * (0.71 + 0.36) + 0.2
@@ -110,7 +118,7 @@ def test_of_ars_alone_no_verdict_is_asked() -> None:
 
 @pytest.mark.parametrize(
     ("ks", "prompts", "why"),
-    [((0, 4), 1, "There is no interval over 1 prompt."), ((0, 2, 4), 4, "4 prompts are too few to choose")],
+    [((0, 4), 1, "There is no interval over 1 prompt."), ((0, 2, 4), 4, "arms takes 8 prompts; these are 4")],
 )
 def test_what_more_prompts_alone_would_settle_is_not_to_be_timed_again(
     ks: tuple[int, ...], prompts: int, why: str
