@@ -32,7 +32,7 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
     created = run.get("created_utc") or value(run, "environment", "time_utc")
     found = [
         ("Target", model(run, "target")),
-        ("Draft", model(run, "draft")),
+        ("Draft", None if _without_draft(rows, run) else model(run, "draft")),
         ("Pair", None if model(run, "target") else summary.get("pair")),
         ("Tags", tags(run)),
         ("Drafters", None if drafters in ([], [MODEL]) else ", ".join(drafters)),
@@ -57,6 +57,16 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
         ("spsbench", _version(run)),
     ]
     return [(name, printable(str(text))) for name, text in found if text]
+
+
+def _without_draft(rows: Sequence[ArmRow], run: Run) -> bool:
+    """Whether no arm has a draft model: the target then stands in its place."""
+    with_it = any(
+        row["method"] == "draft" or (row.get("drafter") or MODEL).startswith((MODEL, "union"))
+        for row in rows
+        if row["method"] != "ars"
+    )
+    return not with_it and model(run, "draft") == model(run, "target")
 
 
 def by_operator(summary: Summary) -> str:

@@ -200,6 +200,10 @@ _TITLES = {
 }
 
 
+_SEEN_S = 0.005
+"""Less reads as 0.00 s, and is not said beside what is more."""
+
+
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
     """Return how much of the measured time others took; null where the machine did not record it.
 
@@ -249,10 +253,12 @@ def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float |
 
 def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float] = MOST) -> list[str]:
     """Return sentences on what others took of each second measured, where that is above ``most``."""
+    taken = {
+        name: share for name, share in shares.items() if share is not None and share > most.get(name, 0.0)
+    }
+    seen = {name: share for name, share in taken.items() if share >= _SEEN_S}
     return [
-        f"in each second measured {_TITLES[name].format(share)}"
-        for name, share in shares.items()
-        if share is not None and share > most.get(name, 0.0)
+        f"in each second measured {_TITLES[name].format(share)}" for name, share in (seen or taken).items()
     ]
 
 

@@ -46,6 +46,19 @@ def test_they_say_what_was_measured_and_where() -> None:
     ]
 
 
+def test_a_target_that_stands_in_the_place_of_a_draft_is_none() -> None:
+    """Of a run whose drafters need no model run.json has the target twice."""
+    pair = {role: {"name": "org/one"} for role in ("target", "draft")}
+    rows = [
+        {**row, "drafter": "lookup" if row["method"] == "sps" else None} for row in measured().summary["rows"]
+    ]
+    run = {**RUN, "identity": {**RUN["identity"], "pair": pair}}
+    summary: Any = {**measured().summary, "rows": rows}
+    assert "Draft" not in dict(facts.facts(summary, run))
+    assert "Draft" in dict(facts.facts(summary, {**RUN}))
+    assert dict(facts.facts(measured().summary, run))["Draft"] == "org/one"
+
+
 def test_of_a_stored_processing_what_was_asked_for_alone_is_named() -> None:
     stored = json.loads(json.dumps(Processing(min_p=0.1, frequency_penalty=0.3).record()))
     arm = RUN["arms"][0] | {"params": {"temperature": 1.0, "process": stored}}

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from spsbench.report.sections import render
 from spsbench.stats.acceptance import LEGEND
 
@@ -97,6 +99,20 @@ def test_hostile_text_stays_text(make_row: Make, make_summary: Make) -> None:
     assert "<script>" not in body
     assert "\n# x" not in body
     assert command.strip().startswith("```")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("/home/me/.venv/bin/spsbench run xsum --tag 'a b'", "spsbench run xsum --tag 'a b'"),
+        ("/x/spsbench/__main__.py run xsum", "spsbench run xsum"),
+        ("python compare.py", "python compare.py"),
+        (["/x/bin/spsbench", "run"], "spsbench run"),
+    ],
+)
+def test_the_command_can_be_typed_elsewhere(recorded: object, shown: str, make_summary: Make) -> None:
+    command = render(make_summary(), {"environment": {"command": recorded}}).partition("## Reproduce")[2]
+    assert command.strip() == f"```\n{shown}\n```"
 
 
 def test_a_run_without_intervals_explains_none(make_summary: Make, make_row: Make) -> None:

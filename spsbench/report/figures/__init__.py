@@ -119,7 +119,7 @@ def by_arm(measured: Measured) -> Drawing:
     style.name_axes(axes, "Speedup by arm", "", "speedup over ArS (x), decoding alone")
     caption = (
         "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster. Lines: 95% interval "
-        "over prompts; a pale bar's is not above 1 as a whole."
+        "over prompts. Pale: the interval is not wholly above 1."
     )
     caption += " Hatched: no interval, so nothing is said of how sure it is." if unknown else ""
     return Drawing("arms", "Speedup by arm", caption, figure)
