@@ -430,24 +430,25 @@ class _Lengths:
         return any(drafted == left.clip(0, k).sum() for left in lefts)
 
     def _by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
-        """Return the log e-value of bets on each loop's count; the last loop is left out, as the end cuts
-        it.
+        """Return the log e-value of bets on what loops keep that do not reach the end.
+
+        That a loop reaches the end is not bet on: the end cuts it.
         """
-        log_probability = 0.0
+        log_e = 0.0
         place = 0
         seen = self._seen.copy()
         for count in each[:-1]:
-            log_probability += math.log(
-                seen[count] / seen.sum() / (law.ends[0, place, count] + self._rounding)
-            )
+            short = slice(law.ends.shape[1] - place - 1)  # a loop that keeps more is the last
+            ends = law.ends[0, place]
+            other = seen[count] / seen[short].sum()
+            own = (ends[count] + self._rounding) / (ends[short].sum() + self._rounding)
+            log_e += math.log(other / own)
             seen[count] += 1
             place += count + 1
-        return log_probability
+        return log_e
 
     def _total(self, law: TextLoops, loops: int) -> float:
-        """Return the log e-value of a bet on the number of loops; nothing is bet before some loops are
-        known.
-        """
+        """Return the log e-value of a bet on the number of loops, which begins where some are known."""
         n = law.ends.shape[1]
         if self._loops < _FEWEST_LOOPS or loops > n:
             return 0.0

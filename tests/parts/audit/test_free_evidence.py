@@ -318,6 +318,20 @@ def test_drafts_that_end_at_the_limit_have_the_same_law(told: str, wrong: bool) 
     assert finding.passed != wrong, finding.found
 
 
+def test_a_right_engine_of_short_texts_with_few_rows_is_quiet() -> None:
+    """A loop that reaches the end keeps more than others: left out, it made what was left look too short."""
+    models, free = Rows.pair(2, 3), FreeEvidence(4, "modified rejection")
+    engine = ShortDrafts(models, p_min=0.0)
+    for seed in range(600):
+        prompt = [seed % 3] * 2
+        ids, tested, accepted = engine.generate(prompt, 6, seed)
+        answer = replace(answer_of(ids, tested, accepted), drafted_ids=None)
+        free.add(Ask(prompt, 6, [], seed=seed), answer, reading_of(models, prompt, ids), 1)
+    finding = found(free, "acceptance")
+    assert not finding.unjudged
+    assert finding.passed, finding.found
+
+
 def test_other_drafts_are_not_held_against_the_model() -> None:
     """Acceptance of a lookup does not follow from the draft's rows."""
     *_, (_, free) = audited(1, "accepts nothing", SAMPLING, 5, 24)
