@@ -88,11 +88,12 @@ def merge(options: MergeOptions) -> None:
     from spsbench.store.opening import read_run
 
     for directory in options.shard:
-        read_run(directory, "SHARD")  # refused before torch is imported
-    from spsbench.runner import finalize
+        read_run(directory, "SHARD")  # refused before torch is imported, as what merge_shards refuses is
     from spsbench.store.run import RunStore, merge_shards
 
     merge_shards(options.shard, options.out, allow_mixed=options.allow_mixed)
+    from spsbench.runner import finalize
+
     with RunStore.open(options.out, writable=True) as store:
         summary = finalize(store, None)
     show_summary(summary, as_json=options.json, quiet=options.quiet)

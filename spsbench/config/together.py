@@ -359,6 +359,7 @@ def refuse_together(command: str, options: Mapping[str, object]) -> None:
         if refused:
             value = options[name]
             value = ":".join(map(str, value)) if isinstance(value, list) else value
+            value = "it" if value is True else value  # a switch has none
             known = {"value": value, "other": _flag(other or ""), "beside": options.get(other or "")}
             raise UsageError(row.why.format(**known), flag=_flag(name), remedy=row.remedy)
 

@@ -37,3 +37,13 @@ def test_it_works(arguments: tuple[str, ...], finished: tuple[Path, Result], tmp
     )
     assert done.returncode == 0, done.stderr
     assert "SpS (K=4)" in done.stdout
+
+
+def test_a_run_that_is_no_shard_is_refused(finished: tuple[Path, Result], tmp_path: Path) -> None:
+    typed = ("merge", str(finished[0]), "--out", str(tmp_path / "whole"))
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *typed], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "is no shard" in done.stderr
+    assert not (tmp_path / "whole").exists()

@@ -153,6 +153,8 @@ def replay_texts(wanted: ReplayOptions) -> None:
     source = _source(wanted.run)
     if source.is_file() and _shown(source, wanted, max(ks)):
         return
+    say(f"Reading {source}", quiet=quiet)
+    written = written_of(source, wanted, drafters)  # a run's without torch
     from spsbench.parts.whatif.commands.screen import replay_facts, replay_screen
     from spsbench.parts.whatif.replay.policies import curve, policies_of
     from spsbench.parts.whatif.replay.study import study
@@ -164,8 +166,6 @@ def replay_texts(wanted: ReplayOptions) -> None:
         if len(wanted.draft or ()) > 1:
             remedy = "Give --draft once."
             raise UsageError("policies are replayed with one draft.", flag="--policy", remedy=remedy)
-    say(f"Reading {source}", quiet=quiet)
-    written = written_of(source, wanted, drafters)
     pairs = pairs_of(written, wanted.draft or (), wanted.threads)
     sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs)
     if wanted.curve:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) -> Written:
     """Return the texts of a run or of a file."""
     from spsbench.config import MaterialSettings, resolve
-    from spsbench.models import find_pair
     from spsbench.parts.whatif.replay.texts import texts_in, texts_of
-    from spsbench.runner import Reader
 
     if source.is_file():
         refuse_together("replay", {**vars(wanted), "texts": source})
@@ -38,6 +36,9 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
         }
         if wanted.draft:
             flags["draft"] = wanted.draft[0]
+        from spsbench.models import find_pair
+        from spsbench.runner import Reader
+
         drawn = sampling(wanted)
         config = resolve(flags | {"drafter": ",".join(map(str, drafters))})
         pair = find_pair(config.pair)

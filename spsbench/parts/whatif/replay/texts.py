@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base import EAGER, SamplingParams, UsageError, is_beam
 from spsbench.config import MaterialSettings, resolve
 from spsbench.engines import GRAPHED
-from spsbench.runner import Reader
 from spsbench.store import RunStore, read_frames
+
+if TYPE_CHECKING:
+    from spsbench.runner import Reader
 
 FEWEST_TOKENS = 200
 """With fewer tokens nothing is said: an interval over them would be as wide as what it is about."""
@@ -104,7 +106,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         str(arm["sampling"]),
         SamplingParams(**arm["params"]),
         texts,
-        info["identity"]["pair"],
+        info["identity"].get("pair"),
         ran,
     )
     _require_enough(written, "RUN", "Continue it with a larger --limit.", fewest)
