@@ -1,7 +1,7 @@
 """How often right engines whose drafts end early raise an alarm, and how often those that withdraw them do.
 
     python -m benchmarks.short_drafts [--runs 1000] [--texts 16] [--tokens 12] [--n-min 0] [--first 0]
-        [--ends row,stays]
+        [--ends row,stays] [--top-k 0,3]
 
 Each engine has a target and a draft of its own (random tables, synthetic), K from 1 to 6 and a threshold from
 0.1 to 0.9 of the draft's best token. An audit's whole evidence sees its texts and the drafts of each loop:
@@ -29,10 +29,12 @@ from spsbench.base.protocol import LENGTH, Answer, Ask, Drafting
 from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading
+from spsbench.parts.audit.bet_table import cut_to
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.engine_audit import OF_REPORTED
 from spsbench.parts.audit.free_evidence import FreeEvidence
+from spsbench.parts.audit.localise import drafted_from
 from spsbench.parts.audit.reported import ReportedDrafts
 from spsbench.parts.external.engine import sampling_of
 from spsbench.stats.losslessness import ALARM_LOG10_E
@@ -72,13 +74,21 @@ class ShortDrafts:
     p_min: float = 0.6
     n_min: int = 0
     ends: str = ROW
+    top_k: int = 0  # to which the draft's row is cut
+    tests_k: int | None = None  # the same of the row it tests with, where that is (wrong) another
+
+    @property
+    def declared_k(self) -> int:
+        """What it tests with."""
+        return self.top_k if self.tests_k is None else self.tests_k
 
     def generate(
         self, prompt: Sequence[int], most: int, seed: int
     ) -> tuple[list[int], list[list[int]], list[int]]:
         """Output ids, of each loop what it tested, and how many of these it accepted."""
         chance = random.Random(seed)
-        target, draft = (model.laws for model in self.models)
+        target, whole = (model.laws for model in self.models)
+        draft, tested_with = (cut_to(whole, count) for count in (self.top_k, self.declared_k))
 
         def drawn(row: Floats) -> int:
             return int(np.searchsorted(np.cumsum(row) / row.sum(), chance.random(), side="right"))
@@ -99,8 +109,8 @@ class ShortDrafts:
             proposed = proposed if len(proposed) >= self.n_min else []
             last, kept = ids[-1], 0
             for token in proposed:
-                if chance.random() * draft[last, token] >= target[last, token]:
-                    ids.append(drawn(np.maximum(target[last] - draft[last], 0.0)))
+                if chance.random() * tested_with[last, token] >= target[last, token]:
+                    ids.append(drawn(np.maximum(target[last] - tested_with[last], 0.0)))
                     break
                 ids.append(token)
                 last, kept = token, kept + 1
@@ -130,22 +140,23 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
     models, size = engine.models, len(engine.models[0].logits)
     chance = np.random.default_rng(seed)
     prompts = [tuple(chance.integers(0, size, 5).tolist()) for _ in range(2)]
-    forks = Forks(cast(Any, models), SAMPLING, Drafting(engine.p_min, engine.n_min))
+    drafting = Drafting(engine.p_min, engine.n_min, engine.declared_k)
+    forks = Forks(cast(Any, models), SAMPLING, drafting)
     bets, contexts, reported, free = (
         Bets([], engine.k, modified=True),
         AtContexts(forks),
         ReportedDrafts(forks),
-        FreeEvidence(engine.k, threshold=engine.p_min),
+        FreeEvidence(engine.k, drafting=drafting),
     )
     found = set[str]()
     for number in range(texts):
         prompt, own = prompts[number % 2], int(chance.integers(1 << 31))
         ids, tested, accepted = engine.generate(prompt, tokens, own)
-        reading = reading_of(models, prompt, ids)
+        reading = drafted_from(reading_of(models, prompt, ids), drafting)
         assert reading.p is not None, "the models have a draft"
         contexts.add(prompt, ids, reading.q.numpy(), 1)
         bets.add(prompt, ids, reading, accepted, 1, tested)
-        reported.add(prompt, ids, models[1].laws[[prompt[-1], *ids[:-1]]], accepted, tested, 1)
+        reported.add(prompt, ids, reading.p.numpy(), accepted, tested, 1)
         ask = Ask([*prompt], tokens, [], [], sampling_of(SAMPLING), own)
         free.add(ask, answer_of(ids, tested, accepted), reading, 1)
         log_e = np.logaddexp(bets.log_e, contexts.log_e) + math.log((1 - OF_REPORTED) / 2)
@@ -159,14 +170,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("runs", 1000), ("texts", 16), ("tokens", 12), ("n-min", 0), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--top-k", default="0", help="of the draft's row, in turns; 0: not cut")
     parser.add_argument("--ends", default=f"{ROW},{STAYS}", help=", ".join(ENDS))
     given = parser.parse_args()
-    ends = given.ends.split(",")
+    ends, cuts = given.ends.split(","), [int(each) for each in given.top_k.split(",")]
     alarmed = 0
     for seed in range(given.first, given.first + given.runs):
         dice = random.Random(seed)
         p_min = dice.choice([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-        engine = ShortDrafts(Rows.pair(seed), dice.randint(1, 6), p_min, given.n_min, ends[seed % len(ends)])
+        k, how = dice.randint(1, 6), ends[seed % len(ends)]
+        engine = ShortDrafts(Rows.pair(seed), k, p_min, given.n_min, how, dice.choice(cuts))
         found = audited(engine, seed, given.texts, given.tokens)
         alarmed += bool(found)
         if found or (seed + 1) % 100 == 0:

@@ -204,9 +204,11 @@ def _powered(rows: Floats, power: float) -> Floats:
     return _normal(rows**power)
 
 
-def _best(rows: Floats, count: int) -> Floats:
-    edge = np.partition(rows, -count, axis=-1)[:, -count, None] if count < rows.shape[-1] else 0.0
-    return _normal(rows * (rows >= edge))
+def cut_to(rows: Floats, count: int) -> Floats:
+    """Cut rows [..., m] to so many of their most probable tokens; 0: to none."""
+    if not 0 < count < rows.shape[-1]:
+        return rows
+    return _normal(rows * (rows >= np.partition(rows, -count, axis=-1)[..., -count, None]))
 
 
 def _without_rejected(v: View) -> Floats:
@@ -342,11 +344,15 @@ def _right(v: View) -> Floats:
     return _ratio(v.entry(v.q, v.tested), v.entry(v.p, v.tested))
 
 
+_AT_THE_EDGE = 1e-4
+"""Least probability that a drafted token is granted: rounding may have let one in that is cut off here."""
+
+
 def _pick(v: View, law: Rows) -> Floats:
     """Draw drafted tokens from another law than the draft's row."""
     if not v.p.size:
         return np.ones(len(v.x))
-    ratio = v.entry(law(v), v.tested) / np.maximum(v.entry(v.p, v.tested), TINY)
+    ratio = v.entry(law(v), v.tested) / np.maximum(v.entry(v.p, v.tested), _AT_THE_EDGE)
     return np.where(v.tested >= 0, ratio, 1.0)
 
 
@@ -443,9 +449,9 @@ class Bet:
 _DRAFTS: tuple[tuple[str, float, Rows], ...] = (
     ("drafts at a higher temperature", 0.8, lambda v: _powered(v.p, 0.8)),
     ("drafts at a lower temperature", 0.8, lambda v: _powered(v.p, 1.25)),
-    ("drafts from its 16 best", 0.8, lambda v: _best(v.p, 16)),
-    ("drafts from its 4 best", 0.8, lambda v: _best(v.p, 4)),
-    ("drafts the most probable token", 0.5, lambda v: _best(v.p, 1)),
+    ("drafts from its 16 best", 0.8, lambda v: cut_to(v.p, 16)),
+    ("drafts from its 4 best", 0.8, lambda v: cut_to(v.p, 4)),
+    ("drafts the most probable token", 0.5, lambda v: cut_to(v.p, 1)),
     ("drafts without temperature and cuts", 0.8, lambda v: v.raw),
 )
 """Laws of what is drafted, with their share among drafted tokens; among emitted ones all have .8."""
@@ -475,7 +481,7 @@ _REPLACES: tuple[tuple[str, Rows], ...] = (
     ("corrects from the target", lambda v: v.q),
     ("corrects from the draft", lambda v: v.p),
     ("corrects from the absolute distance", lambda v: np.abs(v.q - v.p)),
-    ("corrects by the most probable token", lambda v: _best(v.residual, 1)),
+    ("corrects by the most probable token", lambda v: cut_to(v.residual, 1)),
     ("corrects at a higher temperature", lambda v: _powered(v.residual, 0.8)),
     ("corrects at a lower temperature", lambda v: _powered(v.residual, 1.25)),
 )

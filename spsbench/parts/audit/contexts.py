@@ -25,7 +25,7 @@ import torch
 from spsbench.base import Drafting, SamplingParams
 from spsbench.decode import warp
 from spsbench.models import CausalLM
-from spsbench.parts.audit.bet_table import TINY, Floats
+from spsbench.parts.audit.bet_table import TINY, Floats, cut_to
 from spsbench.parts.verify.effort import Finding, skipped
 
 THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
@@ -130,7 +130,7 @@ class Forks:
         known: dict[tuple[int, ...], Floats] = {}
         laws = {}
         for how, cut in self.cuts.items():
-            drawn = _best(draft, cut)
+            drawn = cut_to(draft, cut)
             stays = self._stays(tuple(ids), draft, cut, self.fewest - 1, known)
             for at, those in zip(self.thresholds, stays, strict=True):
                 laws[how, at] = withdrawn(target, drawn, those) if drawn.max() >= at else target
@@ -142,7 +142,7 @@ class Forks:
         columns = np.argsort(-draft)[:_DRAWN]
         parts = []
         for cut in self.cuts.values():
-            drawn = _best(draft, cut)
+            drawn = cut_to(draft, cut)
             stays = self._stays(tuple(ids), draft, cut, self.fewest - 1, known)
             stays *= (drawn > 0) & (drawn.max() >= np.array(self.thresholds))[:, None]
             least = np.full(len(stays), draft[drawn > 0].min())
@@ -181,7 +181,7 @@ class Forks:
             longer = (*ids, token)
             if longer not in known:
                 known[longer] = self._law(self._models[1], longer)[0]
-            row = _best(known[longer], cut)
+            row = cut_to(known[longer], cut)
             sure = row.max() >= np.array(self.thresholds)
             stays[:, token] = sure
             if more > 1 and sure.any():
@@ -203,13 +203,6 @@ def withdrawn(target: Floats, drawn: Floats, stays: np.ndarray) -> Floats:
     replaced = rest / rest.sum() if rest.sum() > 0 else target
     law = (drawn.sum() - tested.sum()) * target + accepted + rejected * replaced
     return np.asarray(law / law.sum())
-
-
-def _best(row: Floats, count: int) -> Floats:
-    if not 0 < count < len(row):
-        return row
-    kept = np.where(row >= np.sort(row)[-count], row, 0.0)
-    return np.asarray(kept / kept.sum())
 
 
 def choose(

@@ -33,7 +33,7 @@ from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
-from spsbench.parts.audit.localise import Law, Located, locate, read_under
+from spsbench.parts.audit.localise import Law, Located, drafted_from, locate, read_under
 from spsbench.parts.audit.reported import ReportedDrafts
 from spsbench.parts.audit.rounding import Expected, Scored, alarms, compared, expected, scored, variation
 from spsbench.parts.external.engine import sampling_of, spelled
@@ -86,11 +86,6 @@ class Effort:
     # The prompts are so many chosen contexts; how the engine's drafts end, if that is known.
     contexts: int = 0
     drafting: protocol.Drafting | None = None
-
-    @property
-    def threshold(self) -> float | None:
-        """The draft's best probability below which the engine drafts nothing."""
-        return None if self.drafting is None else self.drafting.p_min or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +147,7 @@ class EngineAudit:
                 least = None if drafting is None else replace(drafting, n_min=0)  # that may be withdrawn: two
                 self._reported = ReportedDrafts(Forks(pair, sampling, least))
         slack = MOST if effort.all_texts else None if exact else COARSE
-        self._free = FreeEvidence(k, rule, slack, threshold=effort.threshold)
+        self._free = FreeEvidence(k, rule, slack, drafting=effort.drafting)
         self._drawn: list[Foreign] = []
         self._scored: list[Scored] = []
         self._failures: list[str] = []
@@ -345,7 +340,8 @@ class EngineAudit:
 
     def _beside(self, drawn: Foreign, reading: Reading) -> None:
         if drawn.ask is not None and drawn.told is not None:
-            self._free.add(replace(drawn.ask, stop_ids=self._stop_ids), drawn.told, reading, drawn.free)
+            ask = replace(drawn.ask, stop_ids=self._stop_ids)
+            self._free.add(ask, drawn.told, drafted_from(reading, self._effort.drafting), drawn.free)
 
     def _add(self, drawn: Foreign) -> None:
         self._drawn.append(drawn)
@@ -354,6 +350,7 @@ class EngineAudit:
         if self._effort.all_texts:
             self._scored.append(scored(reading))
         self._beside(drawn, reading)
+        reading = drafted_from(reading, self._effort.drafting)
         if self._bets is not None:
             known = drawn.told if self._places else None
             drafts = tuple[Any, ...]()
@@ -732,7 +729,7 @@ def _audited(
     located = None
     if result.decision == ALARM and not setting.sampling.greedy:
         k = setting.k if "modified rejection" in (described.rule or "modified rejection") else None
-        located = locate(result.drawn, subject.models, setting.sampling, k)
+        located = locate(result.drawn, subject.models, setting.sampling, k, effort.drafting)
     return Row(setting, described, result, law, located, away)
 
 

@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import torch
 
-from spsbench.base import Answer, Ask
+from spsbench.base import Answer, Ask, Drafting
 from spsbench.engines import Reading, own_entries
 from spsbench.law import TextLoops, anchored, loops_over, ratio_by_token
-from spsbench.parts.audit.bet_table import TINY, Floats, Ints
+from spsbench.parts.audit.bet_table import TINY, Floats, Ints, cut_to
 from spsbench.parts.audit.bets import copied, tilted
 from spsbench.parts.external.engine import add_up
 from spsbench.parts.external.serving import lacking
@@ -43,10 +43,12 @@ _LOGITS, _PROCESSED = "the target's logits", "the target's law with all cuts"
 _RAW = "the target's logits before penalties, bias, bans and grammar"
 _TEMPERED = "the target's logits over the temperature"
 _DRAFT, _DRAFTED = "the draft's logits", "the draft's law with all cuts"
+_UNCUT = "the draft's law without the request's cuts"
 
 _RULES = {
     "modified rejection": (_DRAFTED, False),
     "modified rejection, drafts without temperature and cuts": (_DRAFT, False),
+    "modified rejection, drafts without the request's cuts": (_UNCUT, False),
     "block verification": (_DRAFTED, True),
     "sample and compare": ("compared", False),
     "sample and compare with the most probable token": ("best", False),
@@ -68,7 +70,7 @@ class FreeEvidence:
         slack: by how much a logprob may differ, at most ``MOST``; that of the rows' dtype unless given. Of
             weights in fewer bits ``MOST``: how their kernels round is not known.
         drawn: whether the requests are known: their seeds and their longest text.
-        threshold: of the draft's probability, below which the engine drafts nothing.
+        drafting: how the engine says that it drafts: the draft's warped rows of a reading are cut so.
     """
 
     def __init__(
@@ -78,14 +80,16 @@ class FreeEvidence:
         slack: float | None = None,
         *,
         drawn: bool = True,
-        threshold: float | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
+        drafting = drafting or Drafting()
+        self._top_k = drafting.top_k or 0
         k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
         rounding = _ROUNDING if slack is None else _MORE_ROUNDING
         by_token = "block" not in (rule or "").lower()
         self._logprobs, self._by_step = _Logprobs(slack), by_token and bool(k)
-        self._counters = _Counters(k, rounding, by_token=by_token)
-        self._lengths, self._steps = _Lengths(k or 0, rounding, threshold), _Steps(rounding)
+        self._counters = _Counters(k, rounding, self._top_k, by_token=by_token)
+        self._lengths, self._steps = _Lengths(k or 0, rounding, drafting.p_min), _Steps(rounding)
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
@@ -94,7 +98,7 @@ class FreeEvidence:
         """
         if answer.retokenised or not answer.output_ids:
             return
-        text = _Text.of(ask, answer, reading)
+        text = _Text.of(ask, answer, reading, self._top_k)
         self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
         frees = self._counters.add(answer, len(text.x), free, reading)
         self._lengths.add(text, frees)
@@ -122,7 +126,9 @@ class _Text:
     best: Floats | None  # [n] whether it is the draft's most probable
 
     @classmethod
-    def of(cls, ask: Ask, answer: Answer, reading: Reading) -> _Text:
+    def of(cls, ask: Ask, answer: Answer, reading: Reading, top_k: int = 0) -> _Text:
+        """Score an answer; ``top_k`` is of the drafts, 0 where they are not cut."""
+
         def own(rows: torch.Tensor) -> Floats:
             return np.asarray(own_entries(rows, reading.tokens).cpu().numpy())
 
@@ -136,10 +142,9 @@ class _Text:
         if not reading.sampling.greedy:
             logprobs[_TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
         if drafts is not None and reading.p is not None:
-            logprobs |= {
-                _DRAFT: own(drafts.double().log_softmax(-1)),
-                _DRAFTED: own(reading.p.double().log()),
-            }
+            logprobs[_DRAFT] = own(drafts.double().log_softmax(-1))
+            logprobs[_DRAFTED] = own(reading.p.double().log())
+            logprobs[_UNCUT] = own(drafted_alone(reading, drafts, reading.p, top_k).double().log())
             best = (drafts.argmax(-1) == reading.tokens).double().cpu().numpy()
         return cls(ask, answer, reading.tokens.cpu().numpy(), q.cpu().numpy(), logprobs, best)
 
@@ -243,10 +248,11 @@ class _Counters:
     That nothing is rejected is odd only where the rows say otherwise: a target may be its own draft.
     """
 
-    def __init__(self, k: int | None, rounding: float, *, by_token: bool) -> None:
+    def __init__(self, k: int | None, rounding: float, top_k: int, *, by_token: bool) -> None:
         self._k = k
         self._frees = {0, 1}
         self._rounding = rounding
+        self._top_k = top_k
         self._by_token = by_token  # blocks are judged as a whole
         self._log_e = 0.0  # of the bet that what was rejected is not counted
         self._texts = self._past = 0
@@ -302,7 +308,7 @@ class _Counters:
             self._whole += (whole := 0 < drafted == kept)
             if whole and kept + -(-kept // self._k) < n - 1 and reading.p is not None and self._by_token:
                 self._gaps += 1
-                self._log_e -= log_all_stand(reading, kept, self._rounding)
+                self._log_e -= log_all_stand(reading, kept, self._rounding, self._top_k)
 
     def _lag(self) -> int | None:
         """Return how many requests away the texts are that the counts fit, if they do not fit their own."""
@@ -335,7 +341,19 @@ class _Counters:
         return Finding("counters", passed, f"Counters: {'; '.join(parts)}.", "0", numbers)
 
 
-def log_all_stand(reading: Reading, drafts: int, rounding: float) -> float:
+def drafted_alone(reading: Reading, drafts: torch.Tensor, p: torch.Tensor, top_k: int) -> torch.Tensor:
+    """Return [n, V] what a draft of these logits is drawn from where the request's cuts are not the draft's.
+
+    It is cut to ``top_k`` tokens (0: not at all); ``p`` where the request cuts nothing.
+    """
+    sampling = reading.sampling
+    if sampling.greedy or not (sampling.top_k or sampling.top_p < 1 or sampling.process is not None):
+        return p
+    rows = (drafts.double() / sampling.temperature).softmax(-1)
+    return torch.from_numpy(cut_to(rows.cpu().numpy(), top_k)).to(rows.device)
+
+
+def log_all_stand(reading: Reading, drafts: int, rounding: float, top_k: int = 0) -> float:
     """Return the log of the highest probability that so many drafted tokens of a text all stand.
 
     At whichever places, as long as they are chosen before their tokens: there one stands with at most 1 - TV.
@@ -344,7 +362,8 @@ def log_all_stand(reading: Reading, drafts: int, rounding: float) -> float:
     assert p is not None
     assert logits is not None
     best = own_entries(q, logits.argmax(-1))
-    stands = torch.stack([*(torch.minimum(q, each).sum(-1) for each in (p, logits.softmax(-1))), best])
+    rows = p, logits.softmax(-1), drafted_alone(reading, logits, p, top_k)
+    stands = torch.stack([*(torch.minimum(q, each).sum(-1) for each in rows), best])
     most = (stands.max(0).values.double() + rounding).clamp(max=1.0)
     return float(most.topk(min(drafts, len(most))).values.log().sum())
 
@@ -363,8 +382,8 @@ class _Lengths:
     loops all drafted K tokens are those that accepted most. ``_Steps`` judges it where it tells its drafts.
     """
 
-    def __init__(self, k: int, rounding: float, threshold: float | None) -> None:
-        self._k, self._rounding, self._threshold = k, rounding, threshold
+    def __init__(self, k: int, rounding: float, p_min: float) -> None:
+        self._k, self._rounding, self._p_min = k, rounding, p_min
         self._texts = self._loops = self._tokens = self._drafted = self._kept = 0
         self._other = self._early = self._late = 0  # texts by what they say of K: see ``_is_full``
         self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
@@ -465,8 +484,8 @@ class _Lengths:
         unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
         if not self._texts or (self._drafted and unknown):
             return skipped("acceptance", "Loops of K drafted tokens are not known.")
-        if not self._drafted and self._threshold is not None:
-            return skipped("acceptance", f"Nothing was drafted: no row reached {self._threshold:g}.")
+        if not self._drafted and self._p_min:
+            return skipped("acceptance", f"Nothing was drafted: no row reached {self._p_min:g}.")
         if not self._drafted:
             sentence = f"A draft is loaded, and in {self._texts} texts nothing was drafted."
             return Finding("acceptance", self._texts < _FEWEST_TEXTS, sentence, "0", {"texts": self._texts})

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.base import Processing, SamplingParams
+from spsbench.base import Drafting, Processing, SamplingParams
 from spsbench.decode import CONVENTIONS, warp, with_history
 from spsbench.engines import Reading, own_entries
 from spsbench.law import Sums, added, sums_of
 from spsbench.models import CausalLM
+from spsbench.parts.audit.bet_table import cut_to
 from spsbench.parts.audit.bets import loops_of
 from spsbench.runner import Foreign, reading_of
 from spsbench.store import LocatedFacts
@@ -88,6 +89,14 @@ def read_under(reading: Reading, law: Law | None) -> Reading:
     p = None if reading.draft_logits is None else law.warped(reading.draft_logits.float())
     outside = own_entries(q, reading.tokens) <= 0
     return replace(reading, q=q, p=p, impossible=outside, edge=torch.zeros_like(outside))
+
+
+def drafted_from(reading: Reading, drafting: Drafting | None) -> Reading:
+    """Return a reading with the draft's rows cut as an engine declares that it draws from them."""
+    if drafting is None or not drafting.top_k or reading.p is None:
+        return reading
+    rows = cut_to(reading.p.double().cpu().numpy(), drafting.top_k)
+    return replace(reading, p=torch.from_numpy(rows).to(reading.p))
 
 
 def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
@@ -234,6 +243,7 @@ def locate(
     models: tuple[CausalLM, CausalLM | None],
     sampling: SamplingParams,
     k: int | None = None,
+    drafting: Drafting | None = None,
 ) -> Located:
     """Read texts again and sort their tokens."""
     as_asked, *others = fits = [Fit(law) for law in laws_beside(sampling, draft=models[1] is not None)]
@@ -249,7 +259,7 @@ def locate(
             base = likelihood if fit is as_asked else base
             fit.nats += likelihood - base
             fit.impossible += int((own <= 0).sum())
-        for group, name, mask, law in _groups(each, reading, k or 0):
+        for group, name, mask, law in _groups(each, drafted_from(reading, drafting), k or 0):
             part = sums.setdefault(group, {})
             part[name] = added(part.get(name, {}), _sums(reading, mask, law))
             counts[group, name] = counts.get((group, name), 0) + int(mask.sum())

@@ -54,6 +54,7 @@ class Named:
     module: str
     converted: Callable[[Path, Environment, str], str]
     options: Mapping[str, EngineOption] = field(default_factory=dict)
+    drafting: Drafting | None = None  # unless an option says otherwise
     python: Callable[[Environment], Path] = lambda environment: environment.python
     environment: Mapping[str, str] = field(default_factory=dict)
     preloaded: tuple[str, ...] = ()
@@ -101,6 +102,7 @@ NAMED: Mapping[str, Named] = {
             "draft_n_min": at_least(0, declares="n_min"),
             "synth_len": at_least(1, 1.0, since="10666.0.0"),
         },
+        drafting=Drafting(top_k=10),  # by its source; a request's cuts are of the target alone
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
@@ -228,7 +230,8 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         return PeerKind(text, lambda load, log, paused: Worker(WorkerCommand(argv, log), load, paused=paused))
     if text.startswith(OPENAI):
         url, model = server_address(text, flag)
-        drafting = _drafting(_SERVER, _server(text, flag)[1])
+        declared = _declared(_SERVER, _server(text, flag)[1])
+        drafting = Drafting(**declared) if declared else None
 
         def opened(load: Load, log: Path, paused: bool) -> Peer:
             # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
@@ -307,21 +310,20 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    drafting = _drafting(named.options, options) or Drafting()
+    drafting = replace(named.drafting or Drafting(), **_declared(named.options, options))
     kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, drafting=drafting)
     if own is None:
         return replace(kind, device=named.installed_on)
     return replace(kind, device=own.device, about=own.about)
 
 
-def _drafting(table: Mapping[str, EngineOption], options: Options) -> Drafting | None:
-    """Return how the given options let drafts end; None where they do not say."""
-    declared: dict[str, Any] = {
+def _declared(table: Mapping[str, EngineOption], options: Options) -> dict[str, Any]:
+    """Return the fields of ``Drafting`` that the given options declare."""
+    return {
         each.declares: options[name]
         for name, each in table.items()
         if each.declares is not None and name in options
     }
-    return Drafting(**declared) if declared else None
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:

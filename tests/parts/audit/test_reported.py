@@ -6,12 +6,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.right_engines import every
 
 from benchmarks.short_drafts import ENDS, LEFT_OUT, ROW, SAMPLING, STAYS, Rows, ShortDrafts, reading_of
 from spsbench.base.protocol import Drafting
@@ -79,48 +79,6 @@ def test_a_reported_draft_of_the_alternative_has_its_law() -> None:
 # --- whole texts, enumerated --------------------------------------------------------------------------
 
 
-def drafts(p: Floats, last: int, room: int, ends: str, at: float) -> Iterator[tuple[float, list[int]]]:
-    """Every draft of a right engine behind a token, with its probability."""
-    if not room or (ends == ROW and p[last].max() < at):
-        yield 1.0, []
-        return
-    for token, chance in enumerate(p[last]):
-        if ends == STAYS and chance < at:
-            yield chance, [token]
-            continue
-        for more, rest in drafts(p, token, room - 1, ends, at):
-            yield chance * more, [token, *rest]
-
-
-def loops(q: Floats, p: Floats, last: int, draft: Sequence[int]) -> Iterator[tuple[float, list[int]]]:
-    """Everything that a loop emits of a draft, with its probability."""
-    if not draft:
-        yield from ((float(chance), [token]) for token, chance in enumerate(q[last]))
-        return
-    accepts = min(1.0, q[last, draft[0]] / p[last, draft[0]])
-    for chance, rest in loops(q, p, draft[0], draft[1:]):
-        yield accepts * chance, [draft[0], *rest]
-    left = np.maximum(q[last] - p[last], 0.0)
-    for token in np.flatnonzero(left):
-        yield (1 - accepts) * left[token] / left.sum(), [int(token)]
-
-
-Told = tuple[float, list[int], list[int], list[list[int]]]
-
-
-def every(models: tuple[Rows, Rows], told: Told, last: int, most: int, ends: str, k: int) -> Iterator[Told]:
-    """Every text of a right engine with what it reports: its chance, ids, accepted and drafted."""
-    (chance, ids, accepted, drafted), (q, p) = told, (model.laws for model in models)
-    if len(ids) >= most:
-        yield told
-        return
-    for one, draft in drafts(p, last, min(k, most - len(ids) - 1), ends, 0.5):
-        for other, new in loops(q, p, last, draft):
-            if one * other > 0:
-                more = (chance * one * other, [*ids, *new], [*accepted, len(new) - 1], [*drafted, draft])
-                yield from every(models, more, new[-1], most, ends, k)
-
-
 @pytest.mark.parametrize("ends", [ROW, STAYS])
 def test_no_stake_grows_on_average_over_all_texts_of_a_right_engine(ends: str) -> None:
     """Exactly, on tables of three tokens; the text is the target's meanwhile."""
@@ -128,7 +86,8 @@ def test_no_stake_grows_on_average_over_all_texts_of_a_right_engine(ends: str) -
         models = Rows.pair(seed, 3)
         forks, known = forks_of(models), dict[tuple[int, ...], Standing]()
         total, mean, first = 0.0, 0.0, np.zeros((3, 3))
-        for chance, ids, accepted, drafted in every(models, (1.0, [], [], []), 1, 4, ends, 2):
+        laws = models[0].laws, models[1].laws
+        for chance, ids, accepted, drafted in every(laws, 1, 4, ends, 2, 0.5):
             found = ReportedDrafts(forks)
             found._known = known  # as long as rows are the same, so are these
             found.add((1,), ids, models[1].laws[[1, *ids[:-1]]], accepted, drafted, 0)
