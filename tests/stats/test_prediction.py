@@ -37,6 +37,18 @@ def test_leviathan_is_fed_by_teacher_forcing_and_the_measured_c() -> None:
     assert [point["k"] for point in found["samplings"][0]["curve"]] == list(range(17))
 
 
+def test_what_is_predicted_is_held_against_the_ars_of_the_same_engine() -> None:
+    """Beside a faster engine's ArS nothing of this one's formula would be the reason."""
+    rows, ratio = _rows(), {"ratio": 0.8, "low": 0.7, "high": 0.9}
+    own = {"ratio": 1.9, "low": 1.8, "high": 2.0}
+    other = [row | {"speedup": ratio, "own_speedup": own} for row in rows]
+    (*_, arm) = prediction(other, INFO)["arms"]
+    assert (arm["measured"], arm["low"], arm["high"]) == (1.9, 1.8, 2.0)
+    assert arm["residual"] == pytest.approx(1.9 - arm["predicted"])
+    alone = [row | {"speedup": ratio, "own_speedup": None, "own_baseline": None} for row in rows]
+    assert prediction(alone, INFO)["arms"][-1]["measured"] == 0.8
+
+
 def test_without_teacher_forcing_only_chen_predicts() -> None:
     rows = _rows()
     for row in rows:

@@ -142,10 +142,10 @@ def _arm(
     operations: float | None,
     replayed: Estimate | None,
 ) -> ArmPrediction:
-    """Return one arm: ``predicted`` by Leviathan, ``chen`` by Chen, and ``residual`` = measured -
-    predicted.
-    """
-    k, speedup = row["k"], row["speedup"]
+    """Return ``predicted`` by Leviathan, ``chen`` by Chen and ``residual``, measured - predicted, of an arm."""
+    # Predicted is the gain over the ArS of the same engine, whose step c is of.
+    k = row["k"]
+    speedup = row["own_speedup"] if row.get("own_baseline") else row["speedup"]
     alpha = acceptance.get("alpha_leviathan")
     if alpha is not None:
         alpha = min(max(alpha, 0.0), 1.0)  # a mean of sums of float32 may pass 1 by its last digit
