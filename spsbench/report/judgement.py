@@ -181,7 +181,7 @@ def losslessness(summary: Summary) -> list[str]:
     confirmed = [arm for arm in arms if is_confirmed(arm)]
     others = [arm for arm in arms if arm not in confirmed]
     plain = [arm for arm in judged_arms(summary) if arm["method"] == "ars"]
-    found = (_confirmed(confirmed, plain, of=len(arms)), _leakage(others), _identity(arms))
+    found = (_confirmed(confirmed, plain, of=len(arms)), _leakage(others, of=len(arms)), _identity(arms))
     sentences = [text for text in (*found, _decisions(others, plain), _proof(others)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
@@ -276,7 +276,7 @@ def _distance(value: float) -> str:
     return "below 0.001%" if value < 1e-5 else share(value)
 
 
-def _leakage(arms: list[ArmLosslessness]) -> str:
+def _leakage(arms: list[ArmLosslessness], of: int) -> str:
     """The independent evidence if there is any; the arms' own rows prove less and say so."""
     kinds: tuple[EvidenceKind, ...] = ("rescored", "self_consistency")
     for kind in kinds:
@@ -286,10 +286,11 @@ def _leakage(arms: list[ArmLosslessness]) -> str:
         arm, worst, leakage = max(found, key=lambda one: one[2]["bound"])
         where = f" Widest bound: {full_name(arm)}." if len(found) > 1 else ""
         sign = _sign(worst, leakage)
+        whose = f" of {full_name(arm)}" if len(found) == 1 < of else ""
         if kind == "rescored":
             sequences = counted(worst["sequences"], "sequence")
-            return f"Losslessness: {sign}; {sequences} re-scored by an independent forward.{where}"
-        return f"Self-consistency: {sign}, by the rows that SpS itself used alone.{where}"
+            return f"Losslessness{whose}: {sign}; {sequences} re-scored by an independent forward.{where}"
+        return f"Self-consistency{whose}: {sign}, by the rows that SpS itself used alone.{where}"
     return ""
 
 
