@@ -29,6 +29,7 @@ from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
 from spsbench.store import fresh_directory
+from spsbench.store.opening import require_usable
 from spsbench.tasks.spec import FIELD
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ def measure(options: RunOptions) -> None:
     if count is not None:
         _judge(measure_processes(config, count, options), gates, options.expect)
         return
+    named = options.resume or options.out
+    if named is not None and config.ranks == 1:  # of several processes the first will look
+        require_usable(named)
     with among_processes(config) as leads:
         if not leads:
             return
@@ -139,7 +143,6 @@ def measure(options: RunOptions) -> None:
         ready = plan(config, known, choose_engine=True, later_turns=True)
         hint(ready.recommendation, quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
-        named = options.resume or options.out
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
         spread = () if on is None else ("--on", on)
         continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)

@@ -5,6 +5,7 @@ A directory counts as a run once its ``run.json`` exists, which is written last.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -244,9 +245,20 @@ def require_free(directory: Path) -> None:
 
 def take(directory: Path) -> int:
     """Make the directory if need be and lock it, unless it belongs to something else."""
+    require_usable(directory)
+    files.make_folder(directory, "--out")
+    return files.acquire_lock(directory, "--out")
+
+
+def require_usable(directory: Path) -> None:
+    """Refuse a directory that ``take`` would refuse; nothing is made."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        entries = {path.name for path in directory.iterdir()}
+        above = next(path for path in (directory, *directory.parents) if path.exists())
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        entries = {path.name for path in directory.iterdir()} if above == directory else set()
     except OSError as problem:
         raise files.unwritable(directory, problem, "--out") from problem
     if (directory / RUN_FILE).exists():
@@ -258,7 +270,8 @@ def take(directory: Path) -> int:
     ):
         why = f"{directory} is not empty and holds no run ({', '.join(foreign[:3])})."
         raise UsageError(why, flag="--out", remedy="Name a directory that is empty or does not exist.")
-    return files.acquire_lock(directory, "--out")
+    if files.LOCK_NAME in entries:
+        os.close(files.acquire_lock(directory, "--out"))
 
 
 def read_run(directory: Path, flag: str = "RUN") -> Row:

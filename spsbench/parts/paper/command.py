@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import IncompleteError, UsageError, results_dir
+from spsbench.base import IncompleteError, UsageError, make_folder, results_dir
 from spsbench.cli import Common, asks, continued_by, options, present, say, written
 from spsbench.config import is_given, refuse_together
 
@@ -174,9 +174,18 @@ def options_before(wanted: PaperOptions) -> dict[str, Any]:
     from spsbench.base import read_json
 
     place = wanted.resume or wanted.out
-    if place is None or not (wanted.resume or (place / OPTIONS_FILE).is_file()):
+    if place is None:
         return {}
-    return read_json(place / OPTIONS_FILE, "--resume" if wanted.resume else "--out")
+    flag = "--resume" if wanted.resume else "--out"
+    if (place / OPTIONS_FILE).is_file():
+        return read_json(place / OPTIONS_FILE, flag)
+    if wanted.resume:
+        remedy = "Name the directory of one, or begin one with --out."
+        raise UsageError(f"{place} holds no paper.", flag=flag, remedy=remedy)
+    if place.is_dir() and any(place.iterdir()):
+        remedy = "Name a directory that is empty or does not exist."
+        raise UsageError(f"{place} is not empty and holds no paper.", flag=flag, remedy=remedy)
+    return {}
 
 
 def settings_of(study: PaperStudy) -> dict[str, Any]:
@@ -190,15 +199,7 @@ def paper_directory(named: Path | None, pair: str) -> Path:
 
     if named is None:
         return fresh_directory(results_dir(), "paper", pair)
-    try:
-        named.mkdir(parents=True, exist_ok=True)
-        strangers = any(named.iterdir()) and not (named / OPTIONS_FILE).is_file()
-    except OSError as problem:
-        why = f"{named} cannot be used ({problem.strerror})."
-        raise UsageError(why, flag="--out", remedy="Name another directory.") from problem
-    if strangers:
-        remedy = "Name a directory that is empty or does not exist."
-        raise UsageError(f"{named} is not empty and holds no paper.", flag="--out", remedy=remedy)
+    make_folder(named, "--out")
     return named
 
 
