@@ -31,6 +31,8 @@ from spsbench.parts.verify.effort import Finding, skipped
 THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
 """Of the draft's best probability, where the engine's own is not known."""
 
+LEAST_WITHDRAWN: Final = 2
+"""The least number of tokens that drafts must have, so that one that was drawn decides whether they stand."""
 
 WITHDRAWS = "withdraws drafts that stayed short"
 _AFTER, _FIRST = "the token after the expected first one", "the first token"
@@ -113,7 +115,7 @@ class Forks:
         own = f"its {drafting.top_k} best tokens"
         top_k = drafting.top_k
         self.cuts = dict(_CUTS) if top_k is None else {own if top_k else next(iter(_CUTS)): top_k}
-        self.fewest = max(2, drafting.n_min)
+        self.fewest = max(LEAST_WITHDRAWN, drafting.n_min)
 
     def rows(self, ids: Sequence[int], last: int = 1) -> tuple[Floats, Floats]:
         """Return the laws of target and draft, [last, V] each, after each of the last tokens."""
@@ -343,19 +345,25 @@ class AtContexts:
             return (_AFTER, _FIRST)[int(where)], law
         return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 
-    def finding(self) -> Finding:
-        """Return which thresholds are ruled out: there the law without a withdrawn draft is 20 times as
-        probable.
+    def finding(self, by_drafts: Mapping[float, float] | None = None) -> Finding:
+        """Return which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable.
 
         Where it is not known whether the first token comes before the first loop, both places have to say so.
+
+        Args:
+            by_drafts: what reported drafts say of thresholds, see ``ReportedDrafts.by_threshold``; those that
+                they rule out need no text. They are of drafts of fewer than two tokens.
         """
+        drafts = (by_drafts or {}) if self._forks.fewest == LEAST_WITHDRAWN else {}
         free = self._draws.most_common(1)[0][0] if self._draws else None
         places = (0, 1) if free is None else (1 - free,)
         out, left = dict[float, float](), dict[float, float]()  # the largest log e-value by threshold
         for at in self._forks.thresholds:
             judged = {where: self._judged(where, at) for where in places}
             logs = [log_e for those in judged.values() for log_e in those]
-            if logs:
+            if (log_e := drafts.get(at, 0.0)) <= -_RULED_OUT:
+                out[at] = log_e
+            elif logs:
                 is_out = all(judged.values()) and max(logs) <= -_RULED_OUT
                 (out if is_out else left)[at] = max(logs)
         if not out and not left:
@@ -385,10 +393,9 @@ class AtContexts:
         rows = zip(self._laws, self._stakes[where], self._expected[where], strict=True)
         return [float(log_e) for (_, own), log_e, nats in rows if own == at and nats >= _KNOWABLE]
 
-    @property
-    def is_ruled_out(self) -> bool:
-        """Whether these contexts rule out every withdrawn draft that they could show."""
-        numbers = self.finding().numbers
+    def is_ruled_out(self, by_drafts: Mapping[float, float] | None = None) -> bool:
+        """Whether no withdrawn draft is left that these contexts could show; see ``finding``."""
+        numbers = self.finding(by_drafts).numbers
         return bool(numbers.get("ruled_out")) and not numbers.get("left")
 
 

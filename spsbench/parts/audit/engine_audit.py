@@ -213,7 +213,8 @@ class EngineAudit:
         return self._audit.evidence(log_e)
 
     def _findings(self, decision: Decision) -> list[Finding]:
-        withdrawn = [] if self._contexts is None or decision == ALARM else [self._contexts.finding()]
+        contexts = None if decision == ALARM else self._contexts
+        withdrawn = [] if contexts is None else [contexts.finding(self._by_drafts())]
         return [*self._free.findings(), *withdrawn]
 
     def _leading(self) -> tuple[str, str | None] | None:
@@ -374,7 +375,12 @@ class EngineAudit:
     def _at_the_end(self) -> Decision:
         """Decide once texts or time have run out: quiet only if the contexts rule out withdrawn drafts."""
         contexts = self._contexts if self._gone is None else None
-        return QUIET if contexts is not None and contexts.is_ruled_out else UNDECIDED
+        ruled_out = contexts is not None and contexts.is_ruled_out(self._by_drafts())
+        return QUIET if ruled_out else UNDECIDED
+
+    def _by_drafts(self) -> dict[float, float]:
+        """What reported drafts say of thresholds."""
+        return {} if self._reported is None else self._reported.by_threshold()
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Return whether enough is known: the bound, or for greedy texts, which have none, every prompt

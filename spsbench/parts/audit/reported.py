@@ -40,6 +40,7 @@ from spsbench.parts.external.engine import add_up
 PLACE = "the first drafted token of a loop"
 _SHARE = 0.9
 _SURE = 0.95  # of the draft's best token, beyond which a draft's first token says next to nothing
+_GRANTED = 0.1  # least ratio that a draft counts with against an alternative: rounding may move a threshold
 _LOOPS = 2  # of a text are bet on: what may follow takes forwards
 _KEPT = 4096  # places whose laws are kept: few contexts come again and again
 
@@ -50,6 +51,7 @@ class ReportedDrafts:
     def __init__(self, forks: Forks) -> None:
         self._forks, self._fits = forks, True
         self._stakes = np.zeros(len(forks.laws))
+        self._logs = np.zeros(len(forks.laws))
         self._known: dict[tuple[int, ...], Standing] = {}
         self.drafts = 0  # that were bet on
 
@@ -77,6 +79,7 @@ class ReportedDrafts:
                 standing = self._standing((*prompt, *tokens[:place]), p[place])
                 ratios = standing.ratios(ids[0], float(p[place][ids[0]]))
                 self._stakes += np.log1p(_SHARE * (ratios - 1))
+                self._logs += np.log(np.maximum(ratios, _GRANTED))
                 self.drafts, bets = self.drafts + 1, bets + 1
             place += count + 1
 
@@ -90,6 +93,16 @@ class ReportedDrafts:
     def log_e(self) -> float:
         """Log of the e-value after all texts so far."""
         return float(np.logaddexp.reduce(self._stakes)) - math.log(len(self._stakes))
+
+    def by_threshold(self) -> dict[float, float]:
+        """By threshold the log of how probable these drafts are where those that stayed short are withdrawn,
+        relative to a right engine; of what they may be drawn from the most probable.
+
+        Of an engine that does withdraw them it is below log 1/20 at its threshold with odds of 1 in 20.
+        """
+        thresholds = self._forks.thresholds
+        logs = self._logs.reshape(-1, len(thresholds)).max(0)
+        return dict(zip(thresholds, logs.tolist(), strict=True))
 
     def leading(self) -> tuple[str, str]:
         """Where the e-value comes from, and what is wrong there."""

@@ -93,24 +93,24 @@ def test_withdrawn_drafts_are_found_and_named(known: float | None, draws: int) -
     where, what = found.leading()
     assert where == "the token after the expected first one"
     assert str(what).startswith(WITHDRAWS)
-    assert not found.is_ruled_out
+    assert not found.is_ruled_out()
 
 
 @pytest.mark.parametrize("n_min", [0, 1])
 def test_drafts_that_end_early_and_stand_are_right_and_the_fault_is_ruled_out(n_min: int) -> None:
     found = drawn_at(Rows.pair(5), n_min, 800)
     assert found.log_e < 0
-    assert found.is_ruled_out
+    assert found.is_ruled_out()
     assert "ruled out at thresholds 0.6" in found.finding().found
 
 
 def test_where_the_first_loop_is_not_known_both_places_have_to_rule_it_out() -> None:
     models = Rows.pair(5)
-    assert drawn_at(models, 0, 1600, free=None).is_ruled_out
-    assert not drawn_at(models, 0, 40, free=None).is_ruled_out
+    assert drawn_at(models, 0, 1600, free=None).is_ruled_out()
+    assert not drawn_at(models, 0, 40, free=None).is_ruled_out()
     wrong = drawn_at(models, 2, 1600, free=None)
     assert wrong.log_e > ALARM
-    assert not wrong.is_ruled_out
+    assert not wrong.is_ruled_out()
 
 
 def test_what_few_draws_cannot_judge_is_said_without_a_number() -> None:
@@ -147,7 +147,7 @@ def test_a_worker_that_declares_three_is_held_against_that() -> None:
     assert found.log_e > ALARM
     assert "fewer than 3 tokens" in str(found.leading()[1])
     right = drawn_at(Rows.pair(5), 0, 1600, declared=3)
-    assert right.is_ruled_out
+    assert right.is_ruled_out()
     assert "fewer than 3 tokens are withdrawn is ruled out at thresholds 0.6" in right.finding().found
 
 

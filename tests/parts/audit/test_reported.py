@@ -17,8 +17,8 @@ from benchmarks.short_drafts import ENDS, LEFT_OUT, ROW, SAMPLING, STAYS, Rows, 
 from spsbench.base.protocol import Drafting
 from spsbench.parts.audit.bet_table import LEAVES_OUT_DRAWN, PICKS
 from spsbench.parts.audit.bets import Bets
-from spsbench.parts.audit.contexts import WITHDRAWS, Forks, Standing
-from spsbench.parts.audit.reported import PLACE, ReportedDrafts
+from spsbench.parts.audit.contexts import WITHDRAWS, AtContexts, Forks, Standing
+from spsbench.parts.audit.reported import _GRANTED, PLACE, ReportedDrafts
 
 Floats = NDArray[np.float64]
 ALARM = math.log(1000)
@@ -171,3 +171,30 @@ def test_one_that_stays_is_right(ends: str) -> None:
     assert LEFT_OUT in ENDS
     models = Rows.pair(5)
     assert named(models, ShortDrafts(models, p_min=0.4, ends=ends), 15).log_e < 0
+
+
+# --- what reported drafts rule out --------------------------------------------------------------------
+
+
+def test_drafts_of_an_engine_that_withdraws_short_ones_rarely_rule_that_out() -> None:
+    """Exactly: the mean of one over a draft's ratio is at most 1 there, rounding granted."""
+    for seed, last in itertools.product(range(20), range(3)):
+        p = (models := Rows.pair(seed, 6))[1].laws[last]
+        standing = forks_of(models).standing((last,), p)
+        ratios = np.array([standing.ratios(token, p[token]) for token in range(6)])  # [V, laws]
+        inverse = ratios / np.maximum(ratios, _GRANTED)
+        assert (p @ inverse <= 1 + 1e-12).all()
+    wrong = heard(models := Rows.pair(5), ShortDrafts(models, p_min=AT, n_min=2), 30)
+    assert wrong.by_threshold()[AT] > 0
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_right_engine_s_drafts_rule_out_what_few_texts_cannot(known: bool) -> None:
+    engine = ShortDrafts(models := Rows.pair(5), p_min=AT)
+    by_drafts = heard(models, engine, 60, known).by_threshold()
+    texts = AtContexts(forks_of(models, Drafting(AT) if known else None))
+    assert texts.finding().unjudged
+    assert texts.is_ruled_out(by_drafts)
+    assert f"{AT:g}" in texts.finding(by_drafts).found
+    three = AtContexts(forks_of(models, Drafting(AT, 3)))
+    assert not three.is_ruled_out(by_drafts)  # they were held against another law

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.protocol import Ask, Load, PeerError, PeerGone, Sampling, Wave, checked
+from spsbench.base.protocol import Ask, Drafting, Load, PeerError, PeerGone, Sampling, Wave, checked
 from spsbench.base.records import Spec
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import find_peer, peer_in
@@ -566,9 +566,11 @@ def test_llama_cpp_looks_up_instead_of_loading_a_draft(
     ],
 )
 def test_llama_cpp_drafts_as_its_user_says(options: str, wanted: dict[str, str], tmp_path: Path) -> None:
-    peer: Any = peer_in(Environment(tmp_path), Spec.parse(f"llama-cpp{options}")).open(
-        Load("t", "d", 4), tmp_path / "log", False
-    )
+    """From ten tokens, whatever is asked for; that drafts of fewer than K are dropped unless something is
+    said decides nothing, as all have K."""
+    kind = peer_in(Environment(tmp_path), Spec.parse(f"llama-cpp{options}"))
+    peer: Any = kind.open(Load("t", "d", 4), tmp_path / "log", False)
+    assert kind.drafting == Drafting(float(wanted["p-min"]), int(wanted["n-min"]) if options else 0, 10)
     told = llama_cpp.flags(peer._load)
     assert {name: told[told.index(f"--spec-draft-{name}") + 1] for name in wanted} == wanted
     assert "--spec-synth-len" not in told
