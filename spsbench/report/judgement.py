@@ -697,7 +697,7 @@ def _rounding(row: EngineAuditRow) -> Iterator[str]:
         return
     pairs, left = counted(facts["pairs"], "pair"), facts["differences"]
     if not row["is_plain"] and facts["stray_most"] is None:
-        yield f"Held against the plain texts: {pairs}, e-value 10^{facts['log10_e_value']:.1f}."
+        yield f"Held against the plain texts: {pairs}, e-value 10^{facts['log10_e_value']:z.1f}."
     elif not row["is_plain"]:
         explained = sum(each["explained"] for each in left)
         yield f"{counted(len(left), 'text')} differ from the plain ones; rounding explains {explained}."
@@ -738,7 +738,7 @@ def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bou
     if evidence["verdict"] == ALARM:
         return f"{line}, ALARM: {evidence['reasons'][0]}; more texts show where"
     known = f", leakage at most {bound:.1%}" if bounds(bound) else ""
-    return f"{line}, no alarm, e-value 10^{evidence['log10_e_value']:.1f} (alarm at 10^3){known}"
+    return f"{line}, no alarm, e-value 10^{evidence['log10_e_value']:z.1f} (alarm at 10^3){known}"
 
 
 def repro_sentence(facts: ReproFacts, folder: Path) -> str:

@@ -47,7 +47,7 @@ _PREFERRED_METRICS = ("rouge2", "pass@1", "exact_match")
 
 def number(value: float | None, digits: int) -> str:
     """Write the number with fixed decimals, or a dash where there is none."""
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    return NOTHING if value is None else f"{value:z.{digits}f}"
 
 
 def milliseconds(value: float | None) -> str:

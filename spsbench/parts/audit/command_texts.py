@@ -226,7 +226,7 @@ def _followed(state: State) -> list[tuple[str, str]]:
         "warning": warning if state.retokenised else None,
         "impossible": f"{state.impossible} tokens of probability 0",
         "evidence": f"{state.detector.years:.2g}; alarm at 1",
-        "most of it": f"{lead['why']}: 10^{lead['log10_e']:.1f} since text {lead['since_text']}"
+        "most of it": f"{lead['why']}: 10^{lead['log10_e']:z.1f} since text {lead['since_text']}"
         if lead
         else None,
         "alarms": str(state.alarms),
@@ -287,7 +287,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "log-score": score
         and f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target",
         "transform": cells and f"p {cells['p_value']:.2g}",
-        "e-value": f"10^{facts['log10_e_value']:.1f}; alarm at 10^3",
+        "e-value": f"10^{facts['log10_e_value']:z.1f}; alarm at 10^3",
         "verdict": worded(facts["verdict"], leakage_bound(facts)),
     }
     return [(name, text) for name, text in lines.items() if text is not None]
