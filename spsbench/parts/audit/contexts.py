@@ -340,8 +340,8 @@ class AtContexts:
         if laws.max() >= own.max() - math.log(1e3):  # frequencies fit whatever is drawn
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
             how, at = self._laws[int(number)]
-            few = f"fewer than {self._forks.fewest} tokens"
-            law = f"{WITHDRAWS}: {few}, where {how} had none of {at:g}"
+            few = f"of fewer than {self._forks.fewest} tokens"
+            law = f"{WITHDRAWS}: {few}, ended where nothing in {how} reaches {at:g}"
             return (_AFTER, _FIRST)[int(where)], law
         return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 

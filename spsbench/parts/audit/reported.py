@@ -107,4 +107,4 @@ class ReportedDrafts:
     def leading(self) -> tuple[str, str]:
         """Where the e-value comes from, and what is wrong there."""
         how, at = self._forks.laws[int(self._stakes.argmax())]
-        return PLACE, f"{WITHDRAWS}: behind it {how} had no token of {at:g}"
+        return PLACE, f"{WITHDRAWS}: after it nothing in {how} reaches {at:g}"

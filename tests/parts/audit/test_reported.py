@@ -108,8 +108,8 @@ def test_withdrawn_drafts_are_found_in_whole_texts_and_named(known: bool) -> Non
     assert found.log_e > ALARM
     where, what = found.leading()
     assert where == PLACE
-    assert what.startswith(f"{WITHDRAWS}: behind it ")
-    assert what.endswith(" had no token of 0.6")
+    assert what.startswith(f"{WITHDRAWS}: after it nothing in ")
+    assert what.endswith(" reaches 0.6")
 
 
 @pytest.mark.parametrize(("n_min", "ends"), [(0, ROW), (1, ROW), (0, STAYS)])
