@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.runner.worker import Block, Completed, Free, Item, Lost, RayPool, _places
-
-ray = pytest.importorskip("ray")
 
 
 class Method:
@@ -33,7 +33,10 @@ class Actor:
 
 
 @pytest.fixture(autouse=True)
-def _answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Ray, which waits for what a method answers; imported by the process that runs these tests alone."""
+    ray = pytest.importorskip("ray")
+
     def wait(pending: list[Reply], num_returns: int, timeout: float | None = None) -> object:
         told = [reply for reply in pending if reply.value != "silence"]
         return told[:num_returns], []
@@ -46,6 +49,7 @@ def _answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "kill", lambda actor: None)
+    return ray
 
 
 KEY = ("p0", 0, "ars")
@@ -62,7 +66,7 @@ def test_a_worker_is_asked_for_its_next_item_only_when_the_last_was_taken() -> N
     assert actor.work.calls == 2
 
 
-def test_whoever_dies_is_lost_and_no_more_among_the_workers() -> None:
+def test_whoever_dies_is_lost_and_no_more_among_the_workers(ray: Any) -> None:
     pool = RayPool([Actor(ray.exceptions.ActorDiedError()), Actor()])
     pool.give(0, BLOCK)
     event = pool.wait()
@@ -71,7 +75,7 @@ def test_whoever_dies_is_lost_and_no_more_among_the_workers() -> None:
     assert pool.workers == [1]
 
 
-def test_a_workers_own_error_is_not_taken_for_a_loss() -> None:
+def test_a_workers_own_error_is_not_taken_for_a_loss(ray: Any) -> None:
     own = SpsbenchError("the sandbox failed to start twice")
     pool = RayPool([Actor(ray.exceptions.RayTaskError("work", "traceback", own))])
     pool.give(0, BLOCK)
