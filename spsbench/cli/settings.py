@@ -14,7 +14,6 @@ from spsbench.base.plugins import unknown
 from spsbench.cli.console import prose, say
 from spsbench.cli.options import RunOptions
 from spsbench.config import MaterialSettings, RunConfig, resolve
-from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
 from spsbench.config.together import refuse_together
 
@@ -33,14 +32,14 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
         if not run.is_file():
             remedy = "Name the directory of a run, or begin a new one there with --out."
             raise UsageError(f"{asked.resume} is not a run directory.", flag="--resume", remedy=remedy)
-        before = _as_before(run)
+        before = _extracted_before(run)
     flags = typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
     if asked.tag:
         flags["tag"] = dict(map(_tag, asked.tag))
     overrides = asked.set or ()
-    config = resolve(before | flags, settings or asked.config, overrides)
+    config = resolve(before | flags, settings or asked.config, overrides, of_run=asked.resume is not None)
     # Settings, from whatever source, against options that are none.
     beside = {"expect": asked.expect, "on": asked.on, "processes": asked.processes}
     split = config.ranks if config.ranks > 1 else None
@@ -122,15 +121,12 @@ def _tag(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _as_before(run: Path) -> dict[str, str]:
-    """Return settings under which an older run goes on as it began: what ``extract: auto`` meant there, and
-    that each turn of ``messages`` is asked.
-    """
-    turns = {} if "turns" in read_yaml(run.with_name("config.yaml"), "--resume") else {"turns": "all"}
+def _extracted_before(run: Path) -> dict[str, str]:
+    """Return what ``extract: auto`` stood for in a chat that was left to answer freely."""
     record = read_json(run, "--resume")
     rule = record.get("extract") or ("fence" if record.get("headline_metric") == "pass@1" else None)
     chat = (record.get("identity") or {}).get("chat_template") is True
-    return turns | ({"extract": "fence"} if chat and rule == "fence" else {})
+    return {"extract": "fence"} if chat and rule == "fence" else {}
 
 
 def gates_of(text: str | None, *, scores: bool = True) -> list[str]:

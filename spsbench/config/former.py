@@ -23,13 +23,19 @@ BEAM_SETTINGS = {
 WITHOUT_EFFECT = ("kernels", "allow_code_exec")
 
 
-def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
+def as_now(settings: Mapping[str, Any], *, of_run: bool = False) -> dict[str, Any]:
     """Write settings of an earlier version as they are written now; what has no effect any more is dropped.
+
+    Args:
+        of_run: that has begun, whose settings are all there: each turn of ``messages`` was asked before there
+            was a setting for it.
 
     Raises:
         UsageError: a dtype or a time is asked for in the old way beside the new one.
     """
     now = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
+    if of_run:
+        now.setdefault("turns", "all")
     old = {name: now.pop(name, None) for name in ("quantise", "draft_dtype", "draft_quantise")}
     if any(value is not None for value in old.values()):
         target, _, draft = str(now.get("dtype", "auto")).partition(":draft=")

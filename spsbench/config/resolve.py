@@ -103,16 +103,19 @@ def resolve(
     overrides: Iterable[str] = (),
     *,
     target_alone: bool = False,
+    of_run: bool = False,
 ) -> RunConfig:
     """Merge all sources into one validated configuration; nothing is loaded or downloaded.
 
-    With ``target_alone`` a target may stand without a draft, whatever the settings do with it.
+    With ``target_alone`` a target may stand without a draft, whatever the settings do with it. The file may
+    be the one ``of_run``, which has begun.
     """
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODELS if key in given}
     assignments = [_assignment(text) for text in overrides]
-    written = {} if config_file is None else read_yaml(config_file, "--config")
-    file = as_now(written)
+    flag = "--resume" if of_run else "--config"
+    written = {} if config_file is None else read_yaml(config_file, flag)
+    file = as_now(written, of_run=of_run)
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
     settings = merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]

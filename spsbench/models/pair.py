@@ -11,7 +11,13 @@ import torch
 from spsbench.base.errors import UsageError
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH, Precision
-from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback, text_config
+from spsbench.models.causal_lm import (
+    CausalLM,
+    attention_window,
+    context_window,
+    require_exact_rollback,
+    text_config,
+)
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
 from spsbench.models.memory import Weights, experts_of, suitable_threads, weight_bytes, weights_of
@@ -25,13 +31,19 @@ from spsbench.models.torch_lm import TorchLM
 
 @dataclass(frozen=True, slots=True)
 class PairSource:
-    """A compatible pair, before any weights are loaded."""
+    """A compatible pair, before any weights are loaded.
+
+    Attributes:
+        vocab_size: how many logits both have: real pairs pad their embeddings differently.
+        attention_windows: of the target and of the draft; None where all attention is full.
+    """
 
     config: PairConfig
     target: ModelSource
     draft: ModelSource
-    vocab_size: int  # number of shared logits: real pairs pad their embeddings differently
+    vocab_size: int
     context_window: int
+    attention_windows: tuple[int | None, int | None]
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -98,7 +110,8 @@ def find_pair(config: PairConfig) -> PairSource:
             remedy="Choose a draft whose embedding covers the whole tokenizer.",
         )
     window = min(context_window(source.config) for source in (target, draft))
-    return PairSource(config, target, draft, shared, window)
+    attention = attention_window(target.config), attention_window(draft.config)
+    return PairSource(config, target, draft, shared, window, attention)
 
 
 def pair_backend(

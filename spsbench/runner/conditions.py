@@ -23,7 +23,7 @@ from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences
-from spsbench.store.opening import CONFIG_FILE, RUN_FILE
+from spsbench.store.opening import CONFIG_FILE, RUN_FILE, check_identity
 from spsbench.store.summary_types import Conditions
 
 AUTO = "auto"
@@ -84,20 +84,19 @@ def software_of(environment: Mapping[str, Any], *, quantised: bool) -> Condition
 
 
 def require_unchanged(
-    directory: Path, plan: Plan, identity: Mapping[str, Any], workers: Iterable[Conditions], *, latest: bool
+    directory: Path, plan: Plan, identity: dict[str, Any], workers: Iterable[Conditions], *, latest: bool
 ) -> None:
-    """Refuse to continue a run under other conditions than it was measured under: the last, or any of them.
+    """Refuse to continue another run, or one under other conditions than its last, or than any of its own.
 
-    Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run or
-    a run of another identity is not this function's business. Of one that lacks nothing other settings are
-    refused: they would change what its folder says of the measurement, and nothing else.
+    Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run is not
+    this function's business. Of a run that lacks nothing other settings are refused: they would change what
+    its folder says of the measurement, and nothing else.
     """
     if not (directory / RUN_FILE).is_file():
         return
+    info = check_identity(directory, identity)
     with RunStore.open(directory) as store:
-        info = store.run_info()
-        other = differences(info.get("identity"), plain(identity))
-        if other or not store.done():
+        if not store.done():
             return
         if not due_turns(plan, store):
             if info.get("proof", "none was begun") is not None:

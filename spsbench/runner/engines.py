@@ -42,7 +42,7 @@ from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
 from spsbench.models.batched import NotStatic, StaticLM, batch_model, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
-from spsbench.models.causal_lm import CausalLM, attention_window
+from spsbench.models.causal_lm import CausalLM
 from spsbench.models.faults import TAKES_LESS, settle, shortage
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
@@ -149,14 +149,13 @@ def usual_engine(
     """
     if device.type != "cuda":
         return None
-    drafts = any(arm.method != "ars" for arm in arms)
-    models = {"target": source.target, **({"draft": source.draft} if drafts else {})}
-    windows = [role for role, model in models.items() if attention_window(model.config) is not None]
+    roles = ("target", "draft") if any(arm.method != "ars" for arm in arms) else ("target",)
+    windowed = [role for role, size in zip(roles, source.attention_windows, strict=False) if size is not None]
     reasons = [
         f"the forwards are {backend}'s" if backend != TORCH else None,
         "the target lies on several devices" if devices > 1 else None,
         "the target is an encoder-decoder" if source.target.is_encoder_decoder else None,
-        *(f"the {role} has sliding or chunked attention" for role in windows),
+        *(f"the {role} has sliding or chunked attention" for role in windowed),
         *map(without_graphs, arms),
     ]
     reason = next(filter(None, reasons), None)

@@ -48,7 +48,7 @@ from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore
-from spsbench.store.opening import RUN_FILE, check_identity
+from spsbench.store.opening import RUN_FILE
 from spsbench.store.run import Stages
 from spsbench.store.summary_types import Conditions, Summary
 
@@ -77,7 +77,7 @@ def execute(
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
     gpu = Gpu.of(plan.device)
-    identity, info, now = _start(plan, directory, gpu, unchanged=resume and not allow_mixed)
+    identity, info, now = _start(plan, directory, gpu, resume=resume, allow_mixed=allow_mixed)
     with opened(plan, directory, identity, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
@@ -111,9 +111,7 @@ def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = sco
 def require_continuable(plan: Plan, directory: Path, *, allow_mixed: bool = False) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
-        check_identity(directory, plan.identity())
-        if not allow_mixed:
-            _start(plan, directory, Gpu.of(plan.device), unchanged=True)
+        _start(plan, directory, Gpu.of(plan.device), resume=True, allow_mixed=allow_mixed)
 
 
 class _Start(NamedTuple):
@@ -124,12 +122,13 @@ class _Start(NamedTuple):
     now: Conditions
 
 
-def _start(plan: Plan, directory: Path, gpu: Gpu | None, *, unchanged: bool) -> _Start:
-    """See ``_Start``; where the conditions are to be ``unchanged``, refuse others than those of before."""
+def _start(plan: Plan, directory: Path, gpu: Gpu | None, *, resume: bool, allow_mixed: bool) -> _Start:
+    """See ``_Start``; refuse to resume another run, and other conditions than before unless they may mix."""
     identity, info = plan.identity(), plan.info()
     now = conditions.conditions_of(plan, info["environment"], gpu)
-    if unchanged:
-        conditions.require_unchanged(directory, plan, identity, [now], latest=True)
+    if resume:
+        asked = [] if allow_mixed else [now]
+        conditions.require_unchanged(directory, plan, identity, asked, latest=True)
     return _Start(identity, info, now)
 
 

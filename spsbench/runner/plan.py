@@ -19,7 +19,6 @@ from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import TaskAndArms, is_lossless, is_peer, task_and_arms
 from spsbench.engines.hf import RULES
-from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
 from spsbench.models.memory import Weights
 from spsbench.models.pair import PairSource, find_pair, fitting_weights, pair_backend
@@ -424,8 +423,7 @@ def _too_much(
     if siblings > source.vocab_size:
         message = f"{siblings} siblings are more than the vocabulary's {source.vocab_size} tokens."
         yield "--tree", message, "Give fewer."
-    windows = [attention_window(part.config) for part in (source.target, source.draft)]
-    narrowest = min((window for window in windows if window is not None), default=longest)
+    narrowest = min((size for size in source.attention_windows if size is not None), default=longest)
     if searched and narrowest < longest:
         message = (
             f"attention over a window of {narrowest} tokens does not fit a tree of beams, and prompts with "

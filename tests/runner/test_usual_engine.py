@@ -13,7 +13,8 @@ from support.device import emulated
 from spsbench.base.records import Arm, SamplingParams
 from spsbench.config import RunConfig, resolve
 from spsbench.engines.local import EagerEngine
-from spsbench.runner import engines, plan
+from spsbench.models import pair
+from spsbench.runner import plan
 from spsbench.runner.execute import stages_of
 from spsbench.runner.plan import Plan
 from spsbench.stats.summary import _of_the_run, engine_of
@@ -68,7 +69,7 @@ def test_the_eager_engine_where_one_cannot_and_why(settings: dict[str, Any], rea
 
 
 def test_a_window_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "attention_window", lambda config: 32)
+    monkeypatch.setattr(pair, "attention_window", lambda config: 32)
     assert engine_of(planned().info()) == "eager: the target has sliding or chunked attention"
 
 

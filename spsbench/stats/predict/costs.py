@@ -142,7 +142,7 @@ def _arm(
     operations: float | None,
     replayed: Estimate | None,
 ) -> ArmPrediction:
-    """Return an arm's speedups ``predicted`` by Leviathan and ``chen``; ``residual``, measured - predicted."""
+    """Return an arm's speedup ``predicted`` by Leviathan and ``chen``; ``residual``: measured - predicted."""
     # Predicted is the gain over the ArS of the same engine, whose step c is of.
     k = row["k"]
     speedup = row["own_speedup"] if row.get("own_baseline") else row["speedup"]
