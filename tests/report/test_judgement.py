@@ -274,7 +274,9 @@ def test_arms_without_decisions_keep_a_bound_beside_those_that_are_confirmed(
     arms = [make_judged_arm(decisions=_decisions()), make_judged_arm(engine="hf-assisted")]
     first, second = judgement.losslessness(make_summary(losslessness=_judged(*arms)))
     assert first.startswith("Lossless, 1 of 2 arms: 2,912 of 2,912")
-    assert second.startswith("Losslessness of SpS (K=4) @hf-assisted, nucleus: no leak found, one above 0.29%")
+    assert second.startswith(
+        "Losslessness of SpS (K=4) @hf-assisted, nucleus: no leak found, one above 0.29%"
+    )
 
 
 def test_the_sequences_drawn_for_the_proof_in_words_and_in_the_report(

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.base.axes import label, place
+from spsbench.base.records import VERIFY
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured, Series
 from spsbench.report.results import batch_sizes, surface_title
 from spsbench.report.wording import full_name, milliseconds, phase_ms, printable, speedup
+from spsbench.stats.predict.costs import one_program
 from spsbench.store.summary_types import ArmPrediction, ArmRow, LoopLine, RatioInterval, Surface
 
 if TYPE_CHECKING:
@@ -321,7 +323,7 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
         text = f"{series.label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
         text += ", through two K alone" if len(line["ks"]) == 2 else ""
         sentences.append(text if draft is None else f"{text} (a draft step: {milliseconds(draft)} ms)")
-        if len(measured.series) <= _MOST_NOTES:
+        if len(measured.series) <= _MOST_NOTES and len(line["ks"]) > 2:
             _note(axes, index, line["slope_ms"], draft)
         if draft is not None and line["ars_ms"] is not None:
             # Where loops lie if verifying K + 1 tokens costs one target step and nothing else comes to it.
@@ -349,7 +351,8 @@ def _note(axes: Axes, index: int, slope: float, draft: float | None) -> None:
 
 # --- loops ---
 
-PARTS = ("verify", "draft", "sample", "other")
+SAMPLE = "sample"
+PARTS = (VERIFY, "draft", SAMPLE, "other")
 COMM = "comm"
 """A part more where the target is split over processes."""
 
@@ -362,8 +365,15 @@ def _timed(series: Series) -> list[ArmRow]:
 
 
 def _parts(rows: Sequence[ArmRow]) -> tuple[str, ...]:
+    """The parts of a loop that all of the rows have: where a program did two of them, these are one."""
     split = any(phase_ms(row["loop_time"], COMM) is not None for row in rows)
-    return (*PARTS, COMM) if split else PARTS
+    parts = [part for part in PARTS if part != SAMPLE or not one_program(*rows)]
+    return (*parts, COMM) if split else tuple(parts)
+
+
+def _part_ms(row: ArmRow, part: str, parts: Sequence[str]) -> float:
+    judging = phase_ms(row["loop_time"], SAMPLE) if part == VERIFY and SAMPLE not in parts else None
+    return (phase_ms(row["loop_time"], part) or 0.0) + (judging or 0.0)
 
 
 def phases(measured: Measured) -> Drawing:
@@ -371,12 +381,13 @@ def phases(measured: Measured) -> Drawing:
     shown = [series for series in measured.series if _timed(series)]
     if not shown:
         raise FigureSkipped("no engine timed the parts of a loop")
+    parts = _parts([row for series in shown for row in _timed(series)])
 
     def panel(axes: Axes, series: Series) -> None:
         rows = _timed(series)
         bottom = np.zeros(len(rows))
-        for part in _parts(rows):
-            heights = np.asarray([phase_ms(row["loop_time"], part) or 0.0 for row in rows], dtype=np.float64)
+        for part in parts:
+            heights = np.asarray([_part_ms(row, part, parts) for row in rows], dtype=np.float64)
             x, tone = np.arange(len(rows)), _TONES[part]
             axes.bar(x, heights, 0.7, bottom, color=tone, edgecolor=style.PAPER, linewidth=0.6)
             bottom += heights
@@ -386,12 +397,18 @@ def phases(measured: Measured) -> Drawing:
     figure, panels = _sheet_of(measured, shown, panel)
     style.same_top(panels)
     style.label_beside(panels, "time per loop (ms)")
-    parts = _parts([row for series in shown for row in _timed(series)])
-    style.legend(figure, [style.patch(part, facecolor=_TONES[part], edgecolor=style.PAPER) for part in parts])
+    apart = SAMPLE in parts
+    titles = {VERIFY: VERIFY if apart else "verify and judge"}
+    patches = [
+        style.patch(titles.get(part, part), facecolor=_TONES[part], edgecolor=style.PAPER) for part in parts
+    ]
+    style.legend(figure, patches)
+    at_once = "" if apart else ", with the warping, tests and draws that follow: programs do both at once"
+    sampled = "sample, warping, tests and draws; " if apart else ""
     caption = (
-        "Mean milliseconds of a loop: verify, the target's pass over K + 1 tokens (one at K = 0, which is "
-        "ArS), with the verdict where one program does both; draft, K passes of the draft and its draws; "
-        "sample, the other warping, tests and draws; other, the host's own work"
+        f"Mean milliseconds of a loop: {titles[VERIFY]}, the target's pass over K + 1 tokens (one at K = 0, "
+        f"which is ArS){at_once}; draft, K passes of the draft and its draws; {sampled}other, the host's own "
+        "work"
     )
     split = "; comm, collectives between the processes that share the target"
     caption += f"{split if COMM in parts else ''}."

@@ -219,6 +219,24 @@ def test_ars_alone_and_nothing_at_all_are_named() -> None:
     assert len(nothing.left_out) == 8
 
 
+def test_where_a_program_judges_forward_and_verdict_are_one_bar_of_every_arm() -> None:
+    """Else a forward alone would stand beside one that has the verdict in it."""
+    rows = [
+        {**row, "stages": {"verify": "program" if row["k"] else "one row's nucleus is as fast without"}}
+        for row in measured().summary["rows"]
+    ]
+    judged = dataclasses.replace(measured(), summary={**measured().summary, "rows": rows})
+    drawing, apart = figures.phases(judged), figures.phases(measured())
+    series = judged.series[0].rows
+    bars = [[bar.get_height() for bar in part] for part in drawing.figure.axes[0].containers]
+    assert bars[0] == pytest.approx(
+        [row["loop_time"]["verify_ms"] + row["loop_time"]["sample_ms"] for row in series]
+    )
+    assert "verify and judge, the target's pass" in drawing.caption
+    assert "sample, warping" in apart.caption
+    assert np.sum(bars, axis=0) == pytest.approx([row["loop_time"]["loop_ms"] for row in series])
+
+
 def test_without_phases_their_figure_is_left_out() -> None:
     rows = [
         {**row, "loop_time": {**row["loop_time"], "draft_ms": None}} for row in measured().summary["rows"]
