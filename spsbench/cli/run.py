@@ -29,7 +29,7 @@ from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
 from spsbench.store import fresh_directory
-from spsbench.store.opening import require_usable
+from spsbench.store.opening import PROCESS, require_usable
 from spsbench.tasks.spec import FIELD
 
 if TYPE_CHECKING:
@@ -286,12 +286,12 @@ def measure_processes(config: RunConfig, count: int, options: RunOptions) -> Sum
     for index in range(count):
         say(f"Process {index + 1} of {count}", quiet=quiet)
         try:
-            _measure_one(settings, out / f"process-{index}", [*more, *(["--quiet"] if quiet else [])])
+            _measure_one(settings, out / f"{PROCESS}{index}", [*more, *(["--quiet"] if quiet else [])])
         except UsageError:
             if before is not None:  # those that what is there was measured with
                 write_text(settings, before)
             raise
-    return _conclude(out, count, config, as_json=options.json, quiet=quiet)
+    return _conclude(out, count, config, written(*again), as_json=options.json, quiet=quiet)
 
 
 def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> None:
@@ -326,17 +326,21 @@ def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
     process.wait()
 
 
-def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet: bool) -> Summary:
+def _conclude(
+    out: Path, count: int, config: RunConfig, command: str, *, as_json: bool, quiet: bool
+) -> Summary:
     """Summarise the tables of all processes as one, and show it as a run is shown."""
     import pandas as pd
 
+    from spsbench.report.sections import render
     from spsbench.stats.summary import summarise
     from spsbench.store import RunStore, read_frames, write_summary
     from spsbench.store.opening import condition, joined, of_any_board
+    from spsbench.store.run import REPORT_FILE
 
     frames, infos = [], []
     for index in range(count):
-        directory = out / f"process-{index}"
+        directory = out / f"{PROCESS}{index}"
         frames.append(read_frames(directory))
         with RunStore.open(directory) as store:
             infos.append(store.run_info())
@@ -354,6 +358,7 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     info.pop("remeasured", None)  # of one process
     summary = summarise(pd.concat(samples, ignore_index=True), pd.concat(loops, ignore_index=True), info)
     write_summary(out, summary)
+    write_text(out / REPORT_FILE, render(summary, info | {"command": command}))
     show_summary(summary, as_json=as_json, quiet=quiet)
     say(f"{count} processes of {config.task}; everything is in {out}", quiet=quiet)
     return summary

@@ -327,17 +327,19 @@ def disturbance(summary: Summary) -> list[str]:
     how = step(summary)
     if how == "clean":
         return []
-    share = f"took {percent(lost_share(summary))} of the time measured"
+    taken = f"took {percent(lost_share(summary))} of the time measured"
+    several = any(row.get("processes", 1) > 1 for row in summary["rows"])  # a folder that is given as --out
+    again = "the same command with --out RUN and" if several else "spsbench run --resume RUN"
     if how == "widened":
-        return [f"Widened for others: they {share}."]
+        return [f"Widened for others: they {taken}."]
     if how == "disturbed":
         return [
-            f"Disturbed: others {share}, and ms/token holds all of it. To time it again: spsbench run "
-            "--resume RUN --remeasure 10min, when less else runs."
+            f"Disturbed: others {taken}, and ms/token holds all of it. To time it again: {again} "
+            "--remeasure 10min, when less else runs."
         ]
     return [
-        f"UNDECIDED: others {share}, which may hide the answer. What does not depend on it stands: "
-        f"{STANDS}. To settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
+        f"UNDECIDED: others {taken}, which may hide the answer. What does not depend on it stands: "
+        f"{STANDS}. To settle it: {again} --remeasure 10min, when less else runs."
     ]
 
 

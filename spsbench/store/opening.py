@@ -26,6 +26,9 @@ from spsbench.store import codec
 from spsbench.store.journal import Row
 from spsbench.store.summary_types import Conditions, Summary
 
+PROCESS = "process-"
+"""Before the number of each run of ``--processes``, in the name of its directory."""
+
 RUN_FILE = "run.json"
 
 
@@ -278,7 +281,8 @@ def read_run(directory: Path, flag: str = "RUN") -> Row:
     """Return what ``run.json`` says; UsageError if there is none, it is damaged or its schema is another."""
     path = directory / RUN_FILE
     if not path.exists():
-        remedy = f"Name a directory with a {RUN_FILE} in it."
+        parts = sorted(each.parent for each in directory.glob(f"{PROCESS}*/{RUN_FILE}"))
+        remedy = f"Name a directory with a {RUN_FILE} in it" + (f", such as {parts[0]}." if parts else ".")
         raise UsageError(f"{directory} is not a run directory.", flag=flag, remedy=remedy)
     content = checked_schema(path)
     try:

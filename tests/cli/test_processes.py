@@ -19,6 +19,11 @@ def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> 
     assert [row["sequences"] for row in summary["rows"]] == [4, 4]
     assert summary["complete"] is True
     assert json.loads((tmp_path / "runs/summary.json").read_text()) == summary
+    report = (tmp_path / "runs/report.md").read_text()
+    assert "SpS (K=4)" in report
+    assert f"spsbench run --processes 2 --config {tmp_path / 'runs/settings.yaml'}" in report
+    refused = cli("report", tmp_path / "runs")
+    assert f"Name a directory with a run.json in it, such as {tmp_path / 'runs/process-0'}." in refused.err
     for index in range(2):
         assert (tmp_path / "runs" / f"process-{index}" / "summary.json").is_file()
     # The same prompts and seeds: what the processes wrote is the same, only the times differ.

@@ -82,6 +82,20 @@ def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
     assert busy["why"]
 
 
+def test_what_others_did_not_take_is_no_reason() -> None:
+    samples, loops = sweep(ks=(0,))
+    samples["conditions"] = [
+        {"waited_s": 0.1 * each, "stolen_s": 1e-4 * each} for each in samples["decode_s"]
+    ]
+    (reason,) = summarise(samples, loops, {"interval": OVER_TIME})["contention"]["reasons"]
+    assert "waited" in reason
+    samples["conditions"] = [{"stolen_s": 0.03 * each} for each in samples["decode_s"] / 10]
+    samples.loc[0, "arm"] = "of one sequence"
+    samples.at[0, "conditions"] = {"stolen_s": 0.03 * samples["decode_s"][0]}
+    (only,) = summarise(samples, loops, {"interval": OVER_TIME})["contention"]["reasons"]
+    assert "other virtual machines" in only
+
+
 def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     busy = of(0.7, models={"target": {"dtype": "float32"}})
     assert step(busy) == "undecided"
@@ -91,7 +105,11 @@ def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     assert busy["rows"][1]["tokens_per_loop"] > 1
     (sentence,) = disturbance(busy)
     assert sentence.startswith("UNDECIDED: others took 70% of the time measured, which may hide the answer.")
-    assert "--remeasure" in sentence
+    assert "spsbench run --resume RUN --remeasure" in sentence
+    busy["rows"][0]["processes"] = 2
+    (of_processes,) = disturbance(busy)
+    assert "the same command with --out RUN and --remeasure" in of_processes
+    busy["rows"][0]["processes"] = 1
     page = render(busy, {})
     assert page.splitlines()[2].startswith("**Probably pays: ")
     assert page.splitlines()[3].startswith("**UNDECIDED: ")
