@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,11 +73,14 @@ class CorpusMetric:
         value: from sums of the columns, [columns, m], to figures, [m]; None where no sum gives it, or where
             the metric is neither ours nor an installed package's.
         recorded: where ``value`` is None, what scoring computed.
+        least, most: of ``value``'s figures.
     """
 
     columns: tuple[str, ...]
     value: Callable[[Floats], Floats] | None = None
     recorded: Recorded = field(default_factory=dict)
+    least: float = -math.inf
+    most: float = math.inf
 
     @property
     def summed(self) -> bool:
@@ -111,7 +115,8 @@ class CorpusMetric:
         if not len(counted):
             return None
         if self.value is not None:
-            low, high = pooled_interval([*by_prompt(samples, counted).to_numpy().T], self.value)
+            loose = pooled_interval([*by_prompt(samples, counted).to_numpy().T], self.value)
+            low, high = (None if end is None else min(max(end, self.least), self.most) for end in loose)
             return {"low": low, "high": high}
         record = self.of_record(samples, arm)
         return {"low": record["low"], "high": record["high"]} if record is not None and self.summed else None
@@ -167,9 +172,11 @@ def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) ->
     for name, about in (info.get("metrics") or {}).items():
         if columns := tuple(about.get("columns") or ()):
             kind = at_hand.get(name) or installed(name)
-            same = kind is not None and kind.sums is not None and kind.columns == columns
-            value = kind.sums.value if same and kind is not None and kind.sums is not None else None
-            metrics[name] = CorpusMetric(columns, value, recorded.get(name) or {})
+            sums = None if kind is None or kind.columns != columns else kind.sums
+            metric = CorpusMetric(columns, recorded=recorded.get(name) or {})
+            if sums is not None:
+                metric = replace(metric, value=sums.value, least=sums.least, most=sums.most)
+            metrics[name] = metric
     return metrics
 
 

@@ -187,6 +187,18 @@ def test_a_run_shows_bleu_with_its_interval_and_points(make_samples: Make) -> No
     assert summary["metric_signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|")
 
 
+def test_no_end_of_an_interval_is_beyond_what_bleu_can_be(make_samples: Make) -> None:
+    rows = [*counts(1, 0.0, 1), *counts(2, 0.6, 2)]
+    low, high = pooled_interval([*np.array(rows).T], bleu_of_sums)
+    assert low is not None
+    assert high is not None
+    assert low < 0
+    assert high > 100
+    samples = scored(make_samples, "ars", rows)
+    ends = corpus_metrics(INFO)["bleu"].interval(samples, score_table(samples), "ars-nucleus")
+    assert ends == {"low": 0.0, "high": 100.0}
+
+
 def test_repeats_of_a_prompt_are_summed_as_one_unit(make_samples: Make) -> None:
     rows = counts(20, 0.2, 11)
     twice = scored(make_samples, "ars", rows, samples_per_prompt=2)

@@ -152,7 +152,7 @@ def _final(text: str) -> float | None:
 BLEU = MetricKind(
     "bleu",
     "BLEU of the corpus by sacrebleu, 0 to 100.",
-    sums=Sums(BLEU_COLUMNS, bleu_counts, bleu_of_sums),
+    sums=Sums(BLEU_COLUMNS, bleu_counts, bleu_of_sums, least=0.0, most=100.0),
     margin=0.5,
     signature=bleu_signature,
 )

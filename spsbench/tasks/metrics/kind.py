@@ -34,11 +34,14 @@ class Sums:
         columns: what is counted, by name.
         count: from (prompts, outputs, references) to one row per output, a finite number for each column.
         value: from sums over any outputs, [columns, m], to the m figures.
+        least, most: no figure is beyond them.
     """
 
     columns: tuple[str, ...]
     count: Callable[[Texts, Texts, Texts], Iterable[Sequence[float]]]
     value: Callable[[Floats], Floats]
+    least: float = -math.inf
+    most: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
