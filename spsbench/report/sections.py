@@ -129,7 +129,10 @@ def _at_once(rows: Sequence[ArmRow]) -> str:
         return ""
     if len(these) == len(rows):
         return "`verify` holds the draw or the verdict too: one program does both."
-    arms = ", ".join(escape(wording.full_name(row)) for row in these)
+    if these == [row for row in rows if row["method"] == "sps"]:
+        arms = "the SpS arms" if len(these) > 1 else escape(wording.full_name(these[0]))
+    else:
+        arms = ", ".join(escape(wording.full_name(row)) for row in these)
     return (
         f"`verify` of {arms} holds the draw or the verdict too, which one program does with the forward. Of "
         "the other arms compare `verify` and `sample` together with it."
@@ -193,9 +196,10 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     one_draw = " It does not hold how the machine's speed changes with time."
     interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
     if run.get("interval") == OVER_TIME:
+        others = " and what others took" if disturbed_because(summary) else ""
         interval = (
-            "a jackknife over prompts, paired (Student's t), with the spread of the run's fifths by time; "
-            "what changes over hours is not in it."
+            "a jackknife over prompts, paired (Student's t), with the spread of the run's fifths by time"
+            f"{others}; what changes over hours is not in it."
         )
     if found and found["anytime"]:
         interval = f"that of a confidence sequence over prompts, paired.{one_draw}"

@@ -151,6 +151,12 @@ def test_what_more_prompts_alone_would_settle_is_not_to_be_timed_again(
     assert "To settle it" not in page
 
 
+def test_the_report_says_that_its_interval_holds_what_others_took() -> None:
+    holds = "with the spread of the run's fifths by time and what others took; what changes over hours"
+    assert holds in render(of(0.1), {"interval": OVER_TIME})
+    assert "fifths by time; what changes over hours" in render(of(0.0), {"interval": OVER_TIME})
+
+
 @pytest.mark.parametrize(("info", "kept"), [({}, True), ({"interval": OVER_TIME}, False)])
 def test_runs_of_earlier_versions_keep_their_intervals(info: dict[str, Any], kept: bool) -> None:
     """They were called clean up to 6% of waiting; nothing was timed again then."""

@@ -146,6 +146,13 @@ def test_the_report_says_that_a_program_judged() -> None:
     assert "judging" not in plain
 
 
+def test_of_many_arms_the_report_names_none_of_those_that_a_program_judged() -> None:
+    how = {"ars-nucleus": "a wide row", **{f"sps-k{k}-nucleus": PROGRAM for k in (1, 2, 4)}}
+    summary = summarise(*sweep(prompts=4), {"stages": {arm: {VERIFY: own} for arm, own in how.items()}})
+    said = " ".join(text for part in markdown(summary, {}) for text in part)
+    assert "`verify` of the SpS arms holds the draw or the verdict too" in said
+
+
 def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:
     samples, loops = sweep(alpha=0.9, ks=(0, 4), draft_s=2 * TARGET_S)
     (entry,) = summarise(samples, loops, {})["why"]
