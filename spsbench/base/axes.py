@@ -134,10 +134,10 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
     keys = dict.fromkeys(place(row, along) for row in speculative)
     groups = []
     for key in keys:
-        own = [row for row in speculative if place(row, along) == key]
-        grounds = {ground(row) for row in own}
+        members = [row for row in speculative if place(row, along) == key]
+        grounds = {ground(row) for row in members}
         groups.append(
-            [row for row in rows if row in own or (row["method"] != "sps" and ground(row) in grounds)]
+            [row for row in rows if row in members or (row["method"] != "sps" and ground(row) in grounds)]
         )
     covered = {ground(row) for row in speculative}
     for rest in dict.fromkeys(ground(row) for row in rows):

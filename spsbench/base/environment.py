@@ -147,10 +147,10 @@ TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s
 def taken(worker: int | None = None) -> dict[str, float | None]:
     """Return seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
     seconds = {name: clock() for name, clock in TAKERS.items()}
-    own = seconds["waited_s"]
-    if worker is not None and own is not None:
+    waited = seconds["waited_s"]
+    if worker is not None and waited is not None:
         other = waited_by(worker)
-        seconds["waited_s"] = None if other is None else own + other
+        seconds["waited_s"] = None if other is None else waited + other
     return seconds
 
 
@@ -185,7 +185,7 @@ def cpu_frequency_mhz() -> float | None:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError, AttributeError):
         return None
-    # psutil's types leave out that it answers None on some machines, and 0 on others.
+    # psutil's types do not show it, but it returns None on some machines and 0 on others.
     return float(frequency.current) or None if frequency else None
 
 

@@ -172,7 +172,7 @@ def replacing(path: Path, below: Path | None = None) -> Iterator[BinaryIO]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically."""
     with replacing(path) as new:
-        # A path that is not UTF-8, from a folder of another age, is named by its bytes.
+        # A path that is not UTF-8, from an old folder, is named by its bytes.
         new.write(text.encode(errors="backslashreplace"))
 
 
@@ -247,7 +247,7 @@ def acquire_lock(directory: Path, flag: str) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in directory.iterdir():
-            if is_unfinished(left.name):  # by a kill
+            if is_unfinished(left.name):  # the lock's holder was killed
                 left.unlink()
     except BlockingIOError:
         os.close(descriptor)

@@ -106,11 +106,11 @@ class NvmlBoard:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
         # A slice has its own name and memory; clocks and power are the whole board's.
-        self._board = self._of("DeviceHandleFromMigDeviceHandle") or handle
+        self._board = self._nvml_value("DeviceHandleFromMigDeviceHandle") or handle
         self._seen_us: dict[int, int] = {}
         self._shared_s = 0.0
 
-    def _of(self, what: str, *arguments: Any, board: Any = None) -> Any:
+    def _nvml_value(self, what: str, *arguments: Any, board: Any = None) -> Any:
         """Return what ``nvmlDeviceGet...`` answers; None where driver or package lack the call."""
         with suppress(self._nvml.NVMLError, AttributeError):
             return getattr(self._nvml, f"nvmlDeviceGet{what}")(board or self._handle, *arguments)
@@ -120,42 +120,42 @@ class NvmlBoard:
         board, driver = self._board, None
         with suppress(self._nvml.NVMLError, AttributeError):
             driver = self._nvml.nvmlSystemGetDriverVersion()
-        mig, ecc = (self._of(f"{name}Mode", board=board) for name in ("Mig", "Ecc"))
-        persistence = self._of("PersistenceMode", board=board)
-        memory = self._of("MemoryInfo")
+        mig, ecc = (self._nvml_value(f"{name}Mode", board=board) for name in ("Mig", "Ecc"))
+        persistence = self._nvml_value("PersistenceMode", board=board)
+        memory = self._nvml_value("MemoryInfo")
         by_name = {
-            "index": self._of("Index", board=board),
-            "uuid": self._of("UUID"),
-            "name": self._of("Name"),
+            "index": self._nvml_value("Index", board=board),
+            "uuid": self._nvml_value("UUID"),
+            "name": self._nvml_value("Name"),
             "mig": None if mig is None else bool(mig[0]),
             "memory_bytes": None if memory is None else int(memory.total),
             "driver": driver,
             "persistence": None if persistence is None else bool(persistence),
             "ecc": None if ecc is None else bool(ecc[0]),
-            "power_limit_w": _watts(self._of("PowerManagementLimit", board=board)),
-            "power_limit_default_w": _watts(self._of("PowerManagementDefaultLimit", board=board)),
-            "sm_clock_most_mhz": self._of("MaxClockInfo", _SM, board=board),
-            "memory_clock_most_mhz": self._of("MaxClockInfo", _MEMORY, board=board),
+            "power_limit_w": _watts(self._nvml_value("PowerManagementLimit", board=board)),
+            "power_limit_default_w": _watts(self._nvml_value("PowerManagementDefaultLimit", board=board)),
+            "sm_clock_most_mhz": self._nvml_value("MaxClockInfo", _SM, board=board),
+            "memory_clock_most_mhz": self._nvml_value("MaxClockInfo", _MEMORY, board=board),
         }
         return {name: v.decode() if isinstance(v, bytes) else v for name, v in by_name.items()}
 
     def state(self) -> dict[str, float | None]:
         board = self._board
         return {
-            "sm_clock_mhz": self._of("ClockInfo", _SM, board=board),
-            "memory_clock_mhz": self._of("ClockInfo", _MEMORY, board=board),
-            "temperature_c": self._of("Temperature", _CORE_TEMPERATURE, board=board),
-            "power_w": _watts(self._of("PowerUsage", board=board)),
+            "sm_clock_mhz": self._nvml_value("ClockInfo", _SM, board=board),
+            "memory_clock_mhz": self._nvml_value("ClockInfo", _MEMORY, board=board),
+            "temperature_c": self._nvml_value("Temperature", _CORE_TEMPERATURE, board=board),
+            "power_w": _watts(self._nvml_value("PowerUsage", board=board)),
         }
 
     def of_sequence(self) -> dict[str, float]:
         """Return ``SM_CLOCK``, ``OTHERS`` and what throttles now, as far as they are known."""
         readings: dict[str, float] = {}
-        if (clock := self._of("ClockInfo", _SM, board=self._board)) is not None:
+        if (clock := self._nvml_value("ClockInfo", _SM, board=self._board)) is not None:
             readings[SM_CLOCK] = float(clock)
-        bits = self._of("CurrentClocksEventReasons", board=self._board)
+        bits = self._nvml_value("CurrentClocksEventReasons", board=self._board)
         if bits is None:  # its name before driver 535
-            bits = self._of("CurrentClocksThrottleReasons", board=self._board)
+            bits = self._nvml_value("CurrentClocksThrottleReasons", board=self._board)
         readings |= {f"{THROTTLED}{name}": 1.0 for bit, name in REASONS.items() if (bits or 0) & bit}
         if (others := self._others(_family())) is not None:
             readings[OTHERS] = float(len(others))
@@ -164,7 +164,7 @@ class NvmlBoard:
     def throttled_s(self) -> float | None:
         """Return the seconds for which heat, power or reliability lowered the clocks; None if unknown."""
         names = (getattr(self._nvml, policy, None) for policy in _POLICIES)
-        statuses = [self._of("ViolationStatus", policy) for policy in names if policy is not None]
+        statuses = [self._nvml_value("ViolationStatus", policy) for policy in names if policy is not None]
         known_ns = [status.violationTime for status in statuses if status is not None]
         return sum(known_ns) / 1e9 if known_ns else None
 
@@ -173,13 +173,13 @@ class NvmlBoard:
 
         In a container the driver may give processes numbers of its host: then none is known to be another.
         """
-        running = {process.pid for process in self._of("ComputeRunningProcesses") or ()}
+        running = {process.pid for process in self._nvml_value("ComputeRunningProcesses") or ()}
         return running - own if own & running else None
 
     def shared_s(self) -> float | None:
         """Return the seconds in which others computed there, by the driver's samples; None if unknown."""
-        nvml, own = self._nvml, _family()
-        if self._others(own) is None:
+        nvml, family = self._nvml, _family()
+        if self._others(family) is None:
             return None
         try:
             since_us = max(self._seen_us.values(), default=0)
@@ -189,7 +189,7 @@ class NvmlBoard:
         for sample in sorted(samples, key=lambda sample: int(sample.timeStamp)):
             before_us = self._seen_us.get(sample.pid, sample.timeStamp)
             self._seen_us[sample.pid] = sample.timeStamp
-            if sample.pid not in own:
+            if sample.pid not in family:
                 lasted_s = min((sample.timeStamp - before_us) / 1e6, _LONGEST_S)
                 self._shared_s += sample.smUtil / 100 * lasted_s
         return self._shared_s
@@ -260,9 +260,9 @@ def _row_of(uuids: Sequence[str]) -> dict[str, Any] | None:
     """
     fields = [field for field, _ in _QUERY.values()]
     rows = [_read(row) for row in smi_rows(fields, "csv,noheader,nounits")]
-    own = [row for row in rows if row["uuid"] in uuids]
+    matching = [row for row in rows if row["uuid"] in uuids]
     alone = [row for row in rows if len(rows) == 1 and (row["mig"] or not uuids)]
-    return next(iter([*own, *alone]), None)
+    return next(iter([*matching, *alone]), None)
 
 
 def _read(cells: Sequence[str]) -> dict[str, Any]:
@@ -305,12 +305,12 @@ def described(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     parts_of: dict[str, list[str | None]] = {
         "GPU software": [text.format(record[name]) for name, text in software if record.get(name)],
         "GPU power": [
-            _limit(record.get("power_limit_w"), record.get("power_limit_default_w")),
+            _power_limit_text(record.get("power_limit_w"), record.get("power_limit_default_w")),
             *(_switched(text, record.get(name)) for name, text in _SWITCHES.items()),
         ],
         "GPU clocks": [
             *(
-                f"{when} {state['sm_clock_mhz']:,.0f} MHz{_warm(state)}"
+                f"{when} {state['sm_clock_mhz']:,.0f} MHz{_temperature_text(state)}"
                 for when, state in states
                 if state.get("sm_clock_mhz") is not None
             ),
@@ -329,13 +329,13 @@ def _switched(name: str, value: bool | None) -> str | None:
     return None if value is None else f"{name} {'on' if value else 'off'}"
 
 
-def _limit(now_w: float | None, default_w: float | None) -> str | None:
+def _power_limit_text(now_w: float | None, default_w: float | None) -> str | None:
     if now_w is None:
         return None
     return f"limit {now_w:.0f} W" + ("" if default_w is None else f" of {default_w:.0f} W by default")
 
 
-def _warm(state: Mapping[str, float | None]) -> str:
+def _temperature_text(state: Mapping[str, float | None]) -> str:
     celsius = state.get("temperature_c")
     return "" if celsius is None else f" at {celsius:.0f} °C"
 

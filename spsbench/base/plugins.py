@@ -120,12 +120,12 @@ class OptionedKind:
         """Every option, as given or by default; see ``settled``.
 
         Raises:
-            UsageError: so does a value that ``check`` refuses.
+            UsageError: an option is unknown, or ``check`` refuses its value.
         """
-        own: Any = self
-        options = settled(self.name, own.options, spec, flag or self.FLAG)
-        if own.check is not None:
-            own.check(options, flag or self.FLAG)
+        kind: Any = self
+        options = settled(self.name, kind.options, spec, flag or self.FLAG)
+        if kind.check is not None:
+            kind.check(options, flag or self.FLAG)
         return options
 
 

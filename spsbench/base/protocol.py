@@ -318,14 +318,14 @@ def read(kind: type[Kind], value: object) -> Kind:
         elif base in ("Sampling", "Drafting"):
             content = read(Sampling, content) if base == "Sampling" else _read_drafting(content)
         elif base in ("list[Ask]", "list[Answer"):
-            content = [_read_one(base, one) for one in _listed(each.name, content)]
+            content = [_read_one(base, one) for one in _list_of(each.name, content)]
         elif not _KINDS[base][0](content):
             raise ProtocolError(f"{each.name} is {shortened(json.dumps(content))} and not {_KINDS[base][1]}")
         values[each.name] = content
     return kind(**values)
 
 
-def _listed(name: str, value: object) -> list[object]:
+def _list_of(name: str, value: object) -> list[object]:
     if not isinstance(value, list):
         raise ProtocolError(f"{name} is {shortened(json.dumps(value))} and not a list")
     return value

@@ -50,7 +50,7 @@ def compare(
     from spsbench.stats.comparison import slower, undecided
 
     allowed = None if gate is None else share(gate, "--gate", zero=True)
-    compared = compare_sides(_side(a), _side(b), _named(arm or ()))
+    compared = compare_sides(_side(a), _side(b), _named_pairs(arm or ()))
     _require_comparable(compared, gated=allowed is not None, force=force)
     ask_again(compared, a, b)
     from spsbench.report.results import compared_screen
@@ -68,7 +68,7 @@ def compare(
         )
 
 
-def _named(arms: Sequence[str]) -> dict[str, str]:
+def _named_pairs(arms: Sequence[str]) -> dict[str, str]:
     """Read the pairs of arms of ``--arm A=B``."""
     arm_of = {}
     for text in arms:
@@ -101,15 +101,17 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
         prompts = {prompt.example_id: prompt.ids for prompt in store.prompts()}
     pair = _loaded(a)
     for arm, place in parted:
-        ours, theirs = (_tokens(side, arm["arm"], place) for side in samples)
+        a_tokens, b_tokens = (_tokens(side, arm["arm"], place) for side in samples)
         at = place["position"]
         # None where the output had ended
-        place["a_token"], place["b_token"] = (each[at] if at < len(each) else None for each in (ours, theirs))
+        place["a_token"], place["b_token"] = (
+            each[at] if at < len(each) else None for each in (a_tokens, b_tokens)
+        )
         if isinstance(pair, str):
             place["gap"], place["gap_unknown"] = None, pair
             continue
         model = pair.draft if arm["method"] == "draft" else pair.target
-        place["gap"] = _gap(model, [*_prompt(samples[0], arm["arm"], place, prompts), *ours[:at]])
+        place["gap"] = _logit_gap(model, [*_prompt(samples[0], arm["arm"], place, prompts), *a_tokens[:at]])
         place["dtype"] = model.weights
         place["a_text"], place["b_text"] = _text(pair, place["a_token"]), _text(pair, place["b_token"])
 
@@ -137,7 +139,7 @@ def _loaded(directory: Path) -> Pair | str:
         return problem.message.rstrip(".")
 
 
-def _gap(model: CausalLM, before: list[int]) -> float:
+def _logit_gap(model: CausalLM, before: list[int]) -> float:
     """Return the difference of the two largest logits after a text."""
     import torch
 
@@ -159,17 +161,17 @@ def _prompt(
     samples: pd.DataFrame, arm: str, place: Divergence, prompts: Mapping[str, Sequence[int]]
 ) -> Sequence[int]:
     """Return what the arm was asked; a later turn has its own prompt, which both runs share if compared."""
-    own = _row(samples, arm, place).get("prompt_ids")
-    return prompts[place["example_id"]] if own is None else [int(token) for token in own]
+    turn_ids = _row(samples, arm, place).get("prompt_ids")
+    return prompts[place["example_id"]] if turn_ids is None else [int(token) for token in turn_ids]
 
 
 def _row(samples: pd.DataFrame, arm: str, place: Divergence) -> pd.Series[Any]:
-    own = samples[
+    matching = samples[
         (samples["arm"] == arm)
         & (samples["example_id"] == place["example_id"])
         & (samples["sample_index"] == place["sample_index"])
     ]
-    return own.iloc[-1]
+    return matching.iloc[-1]
 
 
 def _side(directory: Path) -> Side:

@@ -209,7 +209,9 @@ def _energy() -> str:
 
     sources = [find_rapl(), find_nvml()]
     counting = [
-        f"{one.meter.source}, every {1e3 * (one.update_s or 0.0):.2g} ms" for one in sources if one.meter
+        f"{source.meter.source}, every {1e3 * (source.update_s or 0.0):.2g} ms"
+        for source in sources
+        if source.meter
     ]
     return ", ".join(counting) or f"not known ({', '.join(one.reason for one in sources)})"
 
@@ -312,7 +314,7 @@ def _hub_data(spec: TaskSpec) -> Check:
             snapshot_download(
                 source.repository, repo_type="dataset", revision=source.revision, local_files_only=True
             )
-        except Exception:  # whatever the client raises, it is not in the cache
+        except Exception:  # whatever the client raises: it is not in the cache
             continue
         return Check(f"data {spec.name} official", "ok", f"{source.repository} in the hub's cache")
     return Check(

@@ -61,7 +61,7 @@ class Interruption:
         self.signum = self.signum or signal.SIGINT
         command = self.continuation()
         advice = "; everything finished is kept. Continue with" if command else ". Start it again with"
-        with suppress(OSError):  # the terminal whose end sent SIGHUP takes no line any more
+        with suppress(OSError):  # the terminal is gone, which is why SIGHUP was sent
             say(f"\nInterrupted{by}{advice}:\n  {command or written(*self.arguments)}")
         return self.exit_code
 
@@ -91,7 +91,7 @@ def _restore() -> None:
         signal.signal(signum, handler)
 
 
-# A forked child has no command to end: it dies of the signal, as it would have before.
+# A forked child has no command to unwind: it dies of the signal, as without a handler.
 os.register_at_fork(after_in_child=_restore)
 
 

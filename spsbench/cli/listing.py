@@ -210,7 +210,7 @@ def _external_engines() -> list[Row]:
 
     def row(name: str) -> Row:
         entry = load_entry(name, "WHAT")
-        here, own = entry.environment.is_here, NAMED[name].options
+        here, options_known = entry.environment.is_here, NAMED[name].options
         rules = entry.rules
         size = megabytes(entry.kept_bytes)
         return {
@@ -220,7 +220,9 @@ def _external_engines() -> list[Row]:
             "greedy": rules.greedy,
             "sampled": rules.sampled,
             "statistics": _lines(entry.statistics),
-            "options": _options({name: "" if each.theirs else each.default for name, each in own.items()}),
+            "options": _options(
+                {name: "" if each.theirs else each.default for name, each in options_known.items()}
+            ),
             "limits": _lines(entry.limits),
             "needs": NOTHING if here else f"`spsbench get {entry.name}`, {size}",
             "from": entry.package,

@@ -60,7 +60,7 @@ def refuse_slips(command: Any, context: Any, arguments: Sequence[str]) -> None:
         if count == 1 or parameter.multiple:
             continue
         if parameter.metavar == LIST:
-            typed = [each.partition("=") for each in arguments]
+            typed = [argument.partition("=") for argument in arguments]
             values = [
                 value if equals else arguments[place + 1]
                 for place, (name, equals, value) in enumerate(typed)
@@ -102,8 +102,10 @@ class Fitting:
         The command itself keeps all of them, for the parser, its suggestions and completion.
         """
         shown: Any = copy.copy(self)
-        own = [each for each in shown.get_params(ctx) if each in shown.params or each.name != DEBUG]
-        shown.params = [_plain(each) for each in own]
+        parameters = [
+            param for param in shown.get_params(ctx) if param in shown.params or param.name != DEBUG
+        ]
+        shown.params = [_without_type(each) for each in parameters]
         shown.add_help_option = False
         shown.get_params = lambda context: shown.params
         needed = getattr(shown.callback, "__needed__", None)
@@ -111,7 +113,7 @@ class Fitting:
             first = [each for each in shown.params if each.name in needed or each.name == "help"]
             for each in first:
                 each.rich_help_panel = FIRST
-            count = len(shown.params) - len(first) - 1  # --help-all is named where it is counted
+            count = len(shown.params) - len(first) - 1  # without --help-all itself, which is named below
             shown.params = first
             shown.epilog += f"\n\n{count} more options: `{ctx.command_path} {HELP_ALL}` shows them."
         columns = shutil.get_terminal_size().columns
@@ -121,7 +123,7 @@ class Fitting:
         super(Fitting, shown).format_help(ctx, formatter)  # type: ignore[misc]
 
 
-def _plain(parameter: Any) -> Any:
+def _without_type(parameter: Any) -> Any:
     """Return a parameter as help shows it: switches and arguments without a type."""
     shown = copy.copy(parameter)
     if shown.param_type_name == "argument" or shown.is_flag:
@@ -135,10 +137,10 @@ class Command(Fitting, TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's own parameters, and ``--debug`` of ``spsbench``, shown in its help alone."""
         above = [] if ctx.parent is None else ctx.parent.command.params
-        own = [copy.copy(each) for each in above if each.name == DEBUG]
-        for each in own:
+        debug = [copy.copy(each) for each in above if each.name == DEBUG]
+        for each in debug:
             each.expose_value = False
-        return [*super().get_params(ctx), *own]
+        return [*super().get_params(ctx), *debug]
 
 
 class Group(Fitting, TyperGroup):
@@ -254,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except BaseException as error:
             return _explain(error, interruption, debug="--debug" in typed)
-        if code == INTERRUPTED:  # typer makes it of every KeyboardInterrupt
+        if code == INTERRUPTED:  # typer turns every KeyboardInterrupt into it
             return interruption.conclude()
         return code if isinstance(code, int) else 0
 
@@ -273,13 +275,13 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             complain(str(error))
             interruption.advise(error)
             return error.exit_code
-        case typer.TyperException():  # what typer itself finds wrong with the arguments
+        case typer.TyperException():  # errors that typer itself finds in the arguments
             command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
             complain(f"{_sentence(error.format_message())} See `{command} --help`.")
             return error.exit_code
         case typer.Abort():
             return INTERRUPTED
-        case MemoryError():  # of a command that needs no torch
+        case MemoryError():  # a command that needs no torch raises it
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.ENAMETOOLONG) if error.filename:

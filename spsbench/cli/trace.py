@@ -85,7 +85,7 @@ def trace(options: TraceOptions) -> None:
     models.room_for([arm], slots, request.max_new_tokens)
     pair = models.load()
     short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
-    for draft in (None, pair.draft):  # what runs first is slow
+    for draft in (None, pair.draft):  # the first forward is slow
         EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
     console = out(quiet=options.quiet or options.json)
     writer = TraceWriter(console)
@@ -93,7 +93,7 @@ def trace(options: TraceOptions) -> None:
     loops: list[Loop] = []
     tokens: list[Token] = []
     before, started_s = taken(), perf_counter()
-    for record, traced in torch.inference_mode()(_spoken)(pair, arm, request):
+    for record, traced in torch.inference_mode()(_stream)(pair, arm, request):
         written = [
             Token(
                 shown_text(each.token_id, token_texts([each.token_id], pair.tokenizer)),
@@ -113,7 +113,7 @@ def trace(options: TraceOptions) -> None:
     }
     if options.json:
         print_json(facts | {"prompt": text, "tokens": [asdict(token) for token in tokens]})
-    for line in _closing(facts):
+    for line in _closing_lines(facts):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -169,7 +169,7 @@ def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, t
     return Request(tuple(ids), max_new_tokens, (), bound(arm.sampling, tokenizer), settings.seed)
 
 
-def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:
+def _stream(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:
     """Yield each loop's record and tokens as they arrive; the clock stands still while they are shown."""
     from spsbench.decode.algorithms import start
     from spsbench.decode.clock import Stopwatch, SystemClock
@@ -216,7 +216,7 @@ def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
     }
 
 
-def _closing(facts: Mapping[str, Any]) -> list[str]:
+def _closing_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the numbers of ``_facts`` as lines for the screen."""
     from spsbench.report.wording import milliseconds, number
 

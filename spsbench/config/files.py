@@ -34,13 +34,13 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
-    of_run = path.with_name("run.json").exists()  # perhaps somebody else's; else it may be a pipe
+    of_run = path.with_name("run.json").exists()  # it may be a pipe, or belong to another user
     try:
         with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
             text = file.read(_MOST_YAML + 1)
             if len(text) > _MOST_YAML:
                 raise ValueError(f"it has more than {_MOST_YAML >> 20} MiB")
-            # Each may double what a reader goes through.
+            # Each alias may double what a reader goes through.
             if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)) > _MOST_ALIASES:
                 raise ValueError(f"it has more than {_MOST_ALIASES} aliases")
             content = yaml.load(text, _Loader)
@@ -94,15 +94,15 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
         path.pop()
     meaning = _MEANING.get(path[-1])
     if error["type"] == "missing":
-        what = "the value is missing."
+        fault = "the value is missing."
         remedy = f"Give {meaning}." if meaning else None
     elif meaning:
-        what = f"it must be {meaning}, got {as_typed(error['input'])}."
+        fault = f"it must be {meaning}, got {as_typed(error['input'])}."
         remedy = None
     else:
-        what = f"{as_typed(error['input'])} is not valid."
+        fault = f"{as_typed(error['input'])} is not valid."
         remedy = None
-    raise UsageError(what, flag=label(".".join(path)), remedy=remedy)
+    raise UsageError(fault, flag=label(".".join(path)), remedy=remedy)
 
 
 _FOLDERS: dict[str, DataKind] = {

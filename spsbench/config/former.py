@@ -40,7 +40,7 @@ def as_now(settings: Mapping[str, Any], *, of_run: bool = False) -> dict[str, An
     if any(value is not None for value in old.values()):
         target, _, draft = str(now.get("dtype", "auto")).partition(":draft=")
         if draft and old["draft_dtype"] not in (None, "auto"):
-            raise _twice("draft_dtype", old["draft_dtype"], f"dtype {now['dtype']}")
+            raise _given_twice("draft_dtype", old["draft_dtype"], f"dtype {now['dtype']}")
         target = _with_bits("quantise", old["quantise"], "dtype", target)
         draft = _with_bits(
             "draft_quantise", old["draft_quantise"], "draft_dtype", draft or old["draft_dtype"] or "auto"
@@ -61,7 +61,7 @@ def _with_bits(name: str, bits: str | None, beside: str, dtype: str) -> str:
     if bits is None:
         return dtype
     if dtype in ("int8", "int4") or "+" in dtype:
-        raise _twice(name, bits, f"{beside} {dtype}")
+        raise _given_twice(name, bits, f"{beside} {dtype}")
     return f"{dtype}+{bits}"
 
 
@@ -71,11 +71,11 @@ def _with_time(until: object, name: str, budget: object) -> str:
     if until is None:
         return time
     if not str(until).startswith("ci=") or "," in str(until):
-        raise _twice(name, budget, f"until {until}")
+        raise _given_twice(name, budget, f"until {until}")
     return f"{until},{time}"
 
 
-def _twice(name: str, value: object, beside: str) -> UsageError:
+def _given_twice(name: str, value: object, beside: str) -> UsageError:
     why = f"{value} is given together with {beside}, which says it already."
     return UsageError(why, flag=name, remedy="Leave one of the two out.")
 
@@ -91,14 +91,14 @@ def merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         process_settings = source.get("process")
         if isinstance(process_settings, (str, list, tuple)):
             texts = [process_settings] if isinstance(process_settings, str) else process_settings
-            process_settings = parse_processing([str(each) for each in texts], flag)
+            process_settings = parse_processing([str(text) for text in texts], flag)
         tags = settings.get("tags")
         settings |= {name: value for name, value in source.items() if name not in ("process", *PROCESSING)}
         if isinstance(tags, Mapping) and isinstance(source.get("tags"), Mapping):
             settings["tags"] = {**tags, **source["tags"]}
         if isinstance(process_settings, Mapping):
             process |= process_settings
-        elif process_settings is not None:  # whoever checks the settings says what it must be
+        elif process_settings is not None:  # the check of the settings says what it must be
             settings["process"] = process_settings
         process |= {name: source[name] for name in PROCESSING if source.get(name) is not None}
     return {"process": process} | settings

@@ -108,7 +108,7 @@ def chosen_backend(typed: str | None = None) -> str:
     return name
 
 
-def _parts(value: Any) -> Any:
+def _split_list(value: Any) -> Any:
     """Let a list be written as ``a,b``, as on the command line."""
     if not isinstance(value, str):
         return value
@@ -169,7 +169,7 @@ WIDEST_PERCENT = 50
 """The widest half-width that ``until`` may ask for; beyond it an interval says next to nothing."""
 
 
-def _ends(text: str) -> tuple[float | None, float | None]:
+def _read_until(text: str) -> tuple[float | None, float | None]:
     """Read where a run ends: (half-width in percent, seconds of measuring), None for what is not given.
 
     Raises:
@@ -193,7 +193,7 @@ def _until(value: Any) -> Any:
     """Let ``ci=X%``, a time or both pass; X is above 0 and at most ``WIDEST_PERCENT``."""
     if isinstance(value, str):
         value = value.replace(" ", "")
-        _ends(value)
+        _read_until(value)
     return value
 
 
@@ -241,10 +241,14 @@ Batches = Annotated[
     AfterValidator(_unique),
 ]
 Ranks = Annotated[Count | str, AfterValidator(_ranks)]
-Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
+Names = Annotated[
+    tuple[Name, ...], Field(min_length=1), BeforeValidator(_split_list), AfterValidator(_unique)
+]
 Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
-Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
+Methods = Annotated[
+    tuple[Method, ...], Field(min_length=1), BeforeValidator(_split_list), AfterValidator(_unique)
+]
 _FLOAT = "auto|float32|bfloat16|float16"
 _BITS = "|".join(QUANTISED)
 _DTYPE = rf"(({_FLOAT})(\+({_BITS}))?|{_BITS})"
@@ -513,7 +517,7 @@ class RunConfig(Limits):
     @property
     def precision(self) -> float | None:
         """Return the half-width that ``until`` asks for, as a share of the estimate."""
-        percent = None if self.until is None else _ends(self.until)[0]
+        percent = None if self.until is None else _read_until(self.until)[0]
         return None if percent is None else percent / 100.0
 
     @property
@@ -524,7 +528,7 @@ class RunConfig(Limits):
     @property
     def budget_s(self) -> float | None:
         """Return the seconds of measuring after which ``until`` ends the run."""
-        return None if self.until is None else _ends(self.until)[1]
+        return None if self.until is None else _read_until(self.until)[1]
 
     @property
     def unsafe_exec(self) -> bool:
@@ -561,13 +565,13 @@ class RunConfig(Limits):
     @property
     def draft_model_dtype(self) -> str:
         """Return what to load the draft in: its own dtype, else the target's; a ``Precision``."""
-        own, target = Precision(self.draft_dtype), Precision(self.model_dtype)
+        draft, target = Precision(self.draft_dtype), Precision(self.model_dtype)
         if self.draft_dtype in QUANTISED:
-            return str(own)
+            return str(draft)
         is_short = (self.pair.dtype if self.target_dtype == AUTO else self.target_dtype) in QUANTISED
-        inherited = None if is_short and own.dtype != AUTO else target.quantise
-        kept = inherited if own.quantise is None else None if own.quantise == NONE else own.quantise
-        return str(Precision.of(target.dtype if own.dtype == AUTO else own.dtype, kept))
+        inherited = None if is_short and draft.dtype != AUTO else target.quantise
+        kept = inherited if draft.quantise is None else None if draft.quantise == NONE else draft.quantise
+        return str(Precision.of(target.dtype if draft.dtype == AUTO else draft.dtype, kept))
 
     @property
     def cpu_threads(self) -> int | None:
