@@ -130,7 +130,7 @@ class BatchArS(DecodingBatch):
 
     def __init__(self, target: BatchModel, sampling: SamplingParams) -> None:
         super().__init__(target, sampling)
-        if target.device.type != "cpu":  # as many kernels draw for one row as for all
+        if target.device.type != "cpu":  # drawing takes as many kernels for one row as for all
             self.shared = ("draft", "verify", "sample")
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
@@ -206,16 +206,16 @@ class BatchSpS(DecodingBatch):
         watch.lap("verify")
         q = self._warped(logits)
         width = logits.shape[1]
-        own = []
+        target_rows = []
         judgements = []
         for place, (number, _) in enumerate(live):
             draft = drafts[number]
-            own.append(q.part(place * width, len(draft.tokens) + 1))
+            target_rows.append(q.part(place * width, len(draft.tokens) + 1))
             u = numbers[number][-len(draft.tokens) - 1 :]
-            judgements.append((draft, judged(self._rule, own[-1], draft, u)))
+            judgements.append((draft, judged(self._rule, target_rows[-1], draft, u)))
         decoded = {}
         for (number, row), (drafted, accepted, token), part in zip(
-            live, all_decided(judgements), own, strict=True
+            live, all_decided(judgements), target_rows, strict=True
         ):
             new = [*drafted[:accepted], token]
             row.tokens += new
@@ -264,7 +264,7 @@ class ModelBatchDrafter:
         picks: list[Tensor] = []
         own_rows: list[Rows] = []
         for i in range(k):
-            logits = self._next(live, places, picks[-1], i) if i else self._first(live, places)
+            logits = self._next_logits(live, places, picks[-1], i) if i else self._first_logits(live, places)
             row = rows.warped(logits, self._sampling)
             picks.append(row.draw(torch.stack([numbers[number][i] for number in order])))
             own_rows.append(row)
@@ -280,7 +280,7 @@ class ModelBatchDrafter:
         """Forget the model's tokens after the last decided one."""
         self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
-    def _first(self, live: Mapping[int, BatchRow], places: Tensor) -> Tensor:
+    def _first_logits(self, live: Mapping[int, BatchRow], places: Tensor) -> Tensor:
         """Return [b, V] logits after the pending tokens, of which each row has one or two."""
         most = max(len(row.tokens) - self._read[number] for number, row in live.items())
         block = [[0] * most for _ in range(self._model.batch)]
@@ -291,12 +291,12 @@ class ModelBatchDrafter:
             last = row.tokens[starts[number] :]
             block[number][: len(last)] = last
             ends.append(len(last) - 1)
-        # A sequence of one token has no last two: then what follows it in the block is nobody's.
+        # A sequence of one token has no last two: then the block's second row is not read.
         least = min(ends)
         logits = self._model.score(sent(block, device), starts, last=most - least)
         return logits[places, sent([end - least for end in ends], device)]
 
-    def _next(self, live: Mapping[int, BatchRow], places: Tensor, picked: Tensor, i: int) -> Tensor:
+    def _next_logits(self, live: Mapping[int, BatchRow], places: Tensor, picked: Tensor, i: int) -> Tensor:
         """Return [b, V] logits after the i-th drafted token of each row."""
         block = picked.new_zeros(self._model.batch, 1)
         block[places, 0] = picked

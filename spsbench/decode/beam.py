@@ -190,17 +190,21 @@ class BeamSearch:
             logits: [n, V] of the token after each of ``beams``.
         """
         width, count = self._params.width, self._candidates
-        candidates = best_candidates(self.beams, logits, count + 1)  # one more: how close the choice was
+        candidates = best_candidates(
+            self.beams, logits, count + 1
+        )  # one more, to know how close the choice was
         reasons = [self._ends(candidate.parent, candidate.token) for candidate in candidates]
         self.steps += 1
-        self._came_close(candidates, reasons)
+        self._record_close_scores(candidates, reasons)
         ended = zip(candidates[:width], reasons[:width], strict=True)
         self._finish([(candidate, reason) for candidate, reason in ended if reason is not None])
         going = [c for c, reason in zip(candidates[:count], reasons, strict=False) if reason is None]
         self.beams = [Beam(c.parent.child(c.token), c.score) for c in going[:width]]
         self.over = not self.beams or not self._may_improve()
 
-    def _came_close(self, candidates: Sequence[Continuation], reasons: Sequence[FinishReason | None]) -> None:
+    def _record_close_scores(
+        self, candidates: Sequence[Continuation], reasons: Sequence[FinishReason | None]
+    ) -> None:
         """Record the gaps between scores whose swap would change the beams or the finished hypotheses."""
         width = self._params.width
         going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]

@@ -90,7 +90,7 @@ class Stopwatch:
     def start(self) -> None:
         """Zero the phases and measure from this moment on."""
         self.seconds = self._zeros()
-        self._from(self._now())
+        self._measure_from(self._now())
         self._begun_s = self._mark_s
 
     @property
@@ -112,10 +112,10 @@ class Stopwatch:
         """Leave the time since the last lap out of every phase; returns how many seconds that were."""
         now = self._now()
         skipped_s = now - self._mark_s
-        self._from(now)
+        self._measure_from(now)
         return skipped_s
 
-    def _from(self, now: float) -> None:
+    def _measure_from(self, now: float) -> None:
         """Measure from a moment of the clock on; what was communicated until then is in no phase."""
         self._mark_s = now
         if self._communicated is not None:

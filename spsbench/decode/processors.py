@@ -89,11 +89,11 @@ def with_history(logits: Tensor, process: Processing | None, tokens: Sequence[in
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits.clone()
     first = len(tokens) - len(logits) + 1
     for row, end in zip(logits, range(first, len(tokens) + 1), strict=True):
-        _step(row, process, list(tokens[:end]), prompt)
+        _process_row(row, process, list(tokens[:end]), prompt)
     return logits
 
 
-def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> None:
+def _process_row(row: Tensor, process: Processing, before: list[int], prompt: int) -> None:
     """Process one row [V] in place."""
     for token, bias in process.logit_bias:
         row[token] += bias
@@ -102,8 +102,8 @@ def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> N
     penalty = process.repetition_penalty
     if penalty != 1.0:
         seen = torch.tensor(sorted(set(before if window is None else window)), device=row.device)
-        own = row[seen]
-        row[seen] = torch.where(own < 0, own * penalty, own / penalty)
+        seen_logits = row[seen]
+        row[seen] = torch.where(seen_logits < 0, seen_logits * penalty, seen_logits / penalty)
     counted = output if window is None else window
     if counted and (process.presence_penalty or process.frequency_penalty):
         times = Counter(counted)
@@ -114,23 +114,23 @@ def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> N
         if not start or past[-len(start) :] == start:
             row[last] = -torch.inf
     if process.min_new_tokens or process.grammar is not None:
-        _bar(row, process, output)
+        _exclude_forbidden(row, process, output)
 
 
-def _bar(row: Tensor, process: Processing, output: list[int]) -> None:
+def _exclude_forbidden(row: Tensor, process: Processing, output: list[int]) -> None:
     """Exclude the tokens that a grammar or the minimum length forbids after an output."""
     if not isinstance(process, Bound):
         raise ValueError(f"{process.described} is not bound to a model: see ``processors.bound``")
     allowed = None if process.mask is None else process.mask(output)
     if allowed is not None:
         # A model may have more logits than the tokenizer has tokens, and the mask whole words of bits.
-        own = torch.zeros(len(row), dtype=torch.bool)
-        own[: len(allowed)] = allowed[: len(row)]
-        row[~own.to(row.device)] = -torch.inf
+        allowed_here = torch.zeros(len(row), dtype=torch.bool)
+        allowed_here[: len(allowed)] = allowed[: len(row)]
+        row[~allowed_here.to(row.device)] = -torch.inf
     if len(output) < process.min_new_tokens:
         ends = torch.tensor(process.stop_ids, dtype=torch.long, device=row.device)
         longer = row.index_fill(0, ends, -torch.inf)
-        if not longer.isneginf().all():  # else the grammar ends here, and its end wins
+        if not longer.isneginf().all():  # else the grammar ends here, and its end comes first
             row.copy_(longer)
 
 
@@ -171,13 +171,13 @@ class Grammar:
 
     def __call__(self, output: Sequence[int]) -> Tensor | None:
         """See ``Mask``."""
-        state = self._after(tuple(output))
+        state = self._matcher_after(tuple(output))
         if state is None:
             return None
         bits = torch.frombuffer(bytearray(state.compute_bitmask()), dtype=torch.uint8)
         return (bits.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8) & 1).flatten().bool()
 
-    def _after(self, output: tuple[int, ...]) -> Matcher | None:
+    def _matcher_after(self, output: tuple[int, ...]) -> Matcher | None:
         known = next(n for n in range(len(output), -1, -1) if output[:n] in self._states)
         state = self._states[output[:known]]
         for end in range(known + 1, len(output) + 1):

@@ -59,7 +59,7 @@ class StopRule:
         self._decode = decode
         self._window = max((len(s.encode()) for s in stop), default=0) + _MARGIN
         self._ends = frozenset(s[i:] for s in stop for i in range(len(s)))
-        self._completes = _remembered(decode, stop)
+        self._completes = _completion_by_token(decode, stop)
 
     @classmethod
     def of(cls, request: Request, decoder: TextDecoder) -> StopRule:
@@ -125,6 +125,6 @@ class StopRule:
 
 
 @lru_cache(maxsize=16)
-def _remembered(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...]) -> dict[int, bool]:
+def _completion_by_token(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...]) -> dict[int, bool]:
     """Return, for each token met so far, whether it can complete a stop string; one dict per vocabulary."""
     return {}

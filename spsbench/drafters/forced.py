@@ -125,9 +125,9 @@ def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts
     drafter.begin(text.prompt)
     p, u = [], torch.zeros(1, device=text.device)
     for t, token in enumerate(text.tokens):
-        own = drafter.draft(text.before(t), 1, u).own_rows
-        assert own is not None, "no rows"
-        p.append(own.probability(0, token))
+        rows_drawn_from = drafter.draft(text.before(t), 1, u).own_rows
+        assert rows_drawn_from is not None, "no rows"
+        p.append(rows_drawn_from.probability(0, token))
         drafter.observe(text.before(t + 1), 0)
     return _rows_alone(ratios_of(text.log_target, p), k)
 
@@ -147,12 +147,14 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
         draft = drafter.draft(before, k, u)
         drafted[t] = len(draft.tokens)
         own_rows = draft.own_rows
-        own = slice(t, t + len(draft.tokens))
+        places = slice(t, t + len(draft.tokens))
         p = [
             float(token == proposed) if own_rows is None else own_rows.probability(j, token)
-            for j, (token, proposed) in enumerate(zip(text.tokens[own], draft.tokens.tolist(), strict=False))
+            for j, (token, proposed) in enumerate(
+                zip(text.tokens[places], draft.tokens.tolist(), strict=False)
+            )
         ]
-        ratios[t, : len(p)] = ratios_of(text.log_target[own], p)
+        ratios[t, : len(p)] = ratios_of(text.log_target[places], p)
         drafter.observe(text.before(t + 1), 0)
     return ForcedDrafts(ratios, drafted)
 

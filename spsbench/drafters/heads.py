@@ -66,7 +66,7 @@ class EagleModel:
         self.context_window = context_window
         self._chain, self._hidden = chain, hidden
         self._read = 0
-        self._true = 0  # of the chain's entries, how many were made from the target's features
+        self._true = 0  # how many of the chain's entries use the target's features
         self.device = device
         self._nothing = torch.zeros(1, vocab_size, device=device)
         self._dtype = torch.float32
@@ -92,11 +92,13 @@ class EagleModel:
             return self._nothing
         start = self._chain.length
         end = self._chain.length + len(new)
-        own = self._hidden.length < end
-        assert not own or len(new) == 1, "several tokens that the target has not read"
-        features = self._predicted if own else self._chain.combined(self._hidden.features(start, end))
+        is_predicted = self._hidden.length < end
+        assert not is_predicted or len(new) == 1, "several tokens that the target has not read"
+        features = (
+            self._predicted if is_predicted else self._chain.combined(self._hidden.features(start, end))
+        )
         logits, self._predicted = self._chain.extend(new, features)
-        if not own:
+        if not is_predicted:
             self._true = end
             self._dtype = features.dtype
         return logits.to(self._dtype)
@@ -265,7 +267,7 @@ def _nothing(u: Tensor) -> Draft:
     return Draft(torch.empty(0, dtype=torch.int64, device=u.device), None)
 
 
-def _described(options: Options) -> TrainedDraft:
+def _read_named_folder(options: Options) -> TrainedDraft:
     """Read the folder that was named; see its readers for further errors."""
     name = str(options["from"])
     folder = embedded_dir(name) or Path(name)
@@ -278,13 +280,15 @@ def _described(options: Options) -> TrainedDraft:
 
 
 def content(options: Options) -> str:
-    return fingerprint(str(_described(options).folder))
+    return fingerprint(str(_read_named_folder(options).folder))
 
 
 def suits(options: Options, target: ModelSource) -> None:
     config = text_config(target.config)
-    draft = _described(options)
-    embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
+    draft = _read_named_folder(options)
+    embedding = (
+        embedding_of(target, "--target") or draft.target.embedding
+    )  # otherwise it is checked at loading
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
     if draft.kind == EAGLE3:
         require_last_layer(draft, config, _FLAG)
@@ -293,7 +297,7 @@ def suits(options: Options, target: ModelSource) -> None:
 def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | HeadTreeDrafter:
     target = context.target
     hidden = context.hidden
-    draft = _described(options)
+    draft = _read_named_folder(options)
     if hidden is None or not isinstance(target, CausalLM):
         raise UsageError(
             f"{_NAME} reads hidden states, and here the target keeps none.",

@@ -78,13 +78,13 @@ class ModelDrafter:
         """Sample tokens; they stay on the device, and the host waits only where the policy needs rows."""
         propose = self._program(k)
         if propose is not None:
-            return self._staged(propose, tokens, k, u.numpy())
+            return self._from_program(propose, tokens, k, u.numpy())
         return self._sampled(tokens, lookahead_of(self._policy, k), u, [], [])
 
     def propose(self, tokens: Sequence[int], k: int, u: Floats) -> Draft | None:
         """See ``StagedDrafter``; None, too, where a subclass has its own ``draft``."""
         propose = self._program(k) if getattr(self.draft, "__func__", None) is _DRAFT else None
-        return None if propose is None else self._staged(propose, tokens, k, u)
+        return None if propose is None else self._from_program(propose, tokens, k, u)
 
     def _program(self, k: int) -> Propose | None:
         if k not in self._programs:
@@ -92,12 +92,12 @@ class ModelDrafter:
             self._programs[k] = None if isinstance(stage, Unstaged) else stage
         return self._programs[k]
 
-    def _staged(self, propose: Propose, tokens: Sequence[int], k: int, u: Floats) -> Draft:
+    def _from_program(self, propose: Propose, tokens: Sequence[int], k: int, u: Floats) -> Draft:
         """Return a program's draft, continued where the program could not decide a row."""
         drafted, own_rows, logits = propose(tokens[self.model.length :], u)
         if logits is not None:
             return self._sampled(tokens, k, as_tensor(u), [torch.from_numpy(drafted)], [own_rows], logits)
-        if len(drafted) < k:  # it failed
+        if len(drafted) < k:  # the program failed
             self._programs[k] = None
             return self._sampled(tokens, k, as_tensor(u), [], [])
         self._drafted, self._begun = k, len(tokens)
@@ -132,8 +132,8 @@ class ModelDrafter:
             pending = row.draw(u[i : i + 1])
             picks.append(pending)
             held.append(row)
-            # Behind the last one nothing is left to decide.
-            if self._margin is not None and i + 1 < most and self._ends(self._margin, row, pending):
+            # After the last token nothing is left to decide.
+            if self._margin is not None and i + 1 < most and self._ends_draft(self._margin, row, pending):
                 break
         drafted, drawn_from = (
             (picks[0], held[0]) if len(picks) == 1 else (torch.cat(picks), rows.joined(held))
@@ -144,7 +144,7 @@ class ModelDrafter:
     forced = by_model
 
     @staticmethod
-    def _ends(margin: Margin, row: rows.Rows, token: Tensor) -> bool:
+    def _ends_draft(margin: Margin, row: rows.Rows, token: Tensor) -> bool:
         """Whether the draft ends after a token, drawn from its own row."""
         return float(margin(rows.for_judge(margin, row), token)) < 0
 

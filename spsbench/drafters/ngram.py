@@ -88,8 +88,8 @@ class CorpusCounts:
             if index == len(level.keys) or level.keys[index] != key:
                 return NONE
         level = self._levels[len(context) - 1]
-        own = slice(level.starts[index], level.starts[index + 1])
-        return Followers(level.followers.tokens[own], level.followers.counts[own])
+        entries = slice(level.starts[index], level.starts[index + 1])
+        return Followers(level.followers.tokens[entries], level.followers.counts[entries])
 
 
 class SequenceCounts:
@@ -211,7 +211,7 @@ class NgramDrafter:
                 distinct = len(known) + int(np.isin(own, known, invert=True).sum())
                 parts += [(part, left / (total + distinct)) for part in seen]
                 left *= distinct / (total + distinct)
-        distinct = max(int(np.count_nonzero(self._unigrams)), 1)  # of nothing counted the floor is left
+        distinct = max(int(np.count_nonzero(self._unigrams)), 1)  # with no counts only the floor remains
         total = int(self._unigrams.sum())
         floor = distinct / len(self._unigrams)
         row: NDArray[np.float64] = (self._unigrams + floor) / (total + distinct) * left

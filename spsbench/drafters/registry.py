@@ -42,13 +42,13 @@ class RuleKind(OptionedKind):
     trees: bool = False
 
     def require_tree(self, siblings: str = "independent") -> None:
-        """Refuse to judge drafts that are trees, if it judges chains alone.
+        """Refuse drafts that are trees if this rule judges only chains.
 
         Args:
-            siblings: how those of a tree are chosen; see ``drafters.tree``.
+            siblings: how a tree's siblings are chosen; see ``drafters.tree``.
 
         Raises:
-            UsageError: so does a rule for which siblings must be chosen otherwise.
+            UsageError: the rule judges only chains, or siblings that are chosen otherwise.
         """
         if not self.trees:
             others = ", ".join(name for name, kind in RULES.items() if kind.trees)
@@ -385,7 +385,7 @@ class DrafterKind(OptionedKind):
         """Refuse a target that the drafter does not suit (``suits``), before a weight is loaded.
 
         Raises:
-            UsageError: so does one that reads its target's weights or states, of an encoder-decoder.
+            UsageError: it does not suit, or reads weights or states of a target that is an encoder-decoder.
         """
         if target.is_encoder_decoder and shape_in(spec) is not None:
             why = f"{target.name} is an encoder-decoder, which scores chains."
@@ -559,7 +559,7 @@ DRAFTERS = Registry(
             suits=_suits_members,
             remembers=lambda options: any(kind.outlives(spec) for spec, kind in members(options)),
             rounds=lambda options: any(kind.rounds(kind.settled(spec)) for spec, kind in members(options)),
-            # At most: a loop in which an earlier member proposed costs none.
+            # At most: a loop in which an earlier member proposed costs no forward.
             forwards=lambda k: k,
         ),
     ),

@@ -109,11 +109,11 @@ class StopReader:
         n, ids = len(text.tokens), text.ids
         model.begin(text.prompt)
         p = rows.warped(model.score(ids[-n - 1 :], last=n + 1), sampling)
-        own = p.at(ids[-n:])
-        ratios = ratios_of(text.log_target, own.tolist())
+        probability_of = p.at(ids[-n:])
+        ratios = ratios_of(text.log_target, probability_of.tolist())
         accepted = np.minimum(ratios, 1.0)
         entropy = self._entropies(p)
-        probability = own.cpu().numpy()
+        probability = probability_of.cpu().numpy()
         ends = [rule.ends(probability, entropy[:n]) for rule in self.rules]
         residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
         rejected = np.array(
@@ -125,12 +125,12 @@ class StopReader:
         ).reshape(n + 1, len(self.rules))
         rollouts: tuple[Rollouts, ...] = ()
         if k > 1 and self.rules:
-            chosen, weights = self._chosen(1 - accepted)
+            chosen, weights = self._chosen_positions(1 - accepted)
             further = np.zeros((len(self.rules), len(chosen)), np.int64)
             for place in range(len(chosen) - 1, -1, -1):  # from the end: what was read before stays cached
                 u = torch.rand(k, generator=self._random, dtype=torch.float64)
-                drafts = _drafts(model, sampling, text, residuals, p, int(chosen[place]), u)
-                further[:, place] = self._further(drafts, k)
+                drafts = _drafts_from(model, sampling, text, residuals, p, int(chosen[place]), u)
+                further[:, place] = self._lengths_after_rejection(drafts, k)
             rollouts = tuple(Rollouts(chosen, weights, each) for each in further)
         stops = np.array(ends, np.bool_).reshape(-1, n)
         self.texts.append(DraftedText(accepted, stops, rejected.T, rollouts))
@@ -143,7 +143,7 @@ class StopReader:
         nats: Numbers = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
         return nats
 
-    def _chosen(self, sizes: Floats) -> tuple[Integers, Floats]:
+    def _chosen_positions(self, sizes: Floats) -> tuple[Integers, Floats]:
         """Return positions after which drafts are sampled on, likelier where a rejection is, and their
         weights.
         """
@@ -153,7 +153,7 @@ class StopReader:
         chosen = np.flatnonzero(np.diff(edges) > 0)
         return chosen, 1 / chances[chosen]
 
-    def _further(self, drafts: Iterator[tuple[Rows, Tensor]], k: int) -> Integers:
+    def _lengths_after_rejection(self, drafts: Iterator[tuple[Rows, Tensor]], k: int) -> Integers:
         """[R] how many tokens are drafted after a rejected one until each rule ends the draft."""
         lengths = np.zeros(len(self.rules), np.int64)
         for drafted, (row, token) in enumerate(drafts, start=1):
@@ -192,7 +192,7 @@ def _residual(p: Rows, q: Tensor, position: int, device: torch.device) -> _Resid
     return _Residual(tokens, row[tokens], over[tokens] / over.sum())
 
 
-def _drafts(
+def _drafts_from(
     model: LanguageModel,
     sampling: SamplingParams,
     text: ForcedText,

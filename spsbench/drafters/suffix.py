@@ -143,7 +143,9 @@ class SuffixDrafter:
         self._own = SuffixAutomaton()
         self._earlier = SuffixAutomaton()
         self._prompt_length = 0
-        self._state = self._length = 0  # of the longest suffix that occurs in earlier outputs
+        self._state = self._length = (
+            0  # state and length of the longest suffix that occurs in earlier outputs
+        )
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Add the last output to the earlier ones, and read the prompt."""
@@ -191,10 +193,10 @@ class SuffixDrafter:
 
     def _copied(self, k: int) -> Iterator[Sequence[int]]:
         """Return what followed each match, the longest first; nothing where an output ended there."""
-        own = ((match, self._own.text) for match in self._own.repeated())
+        own_matches = ((match, self._own.text) for match in self._own.repeated())
         earlier = self._earlier.matches(self._state, self._length)
         others = ((match, self._earlier.text) for match in earlier)
-        for (length, behind), text in merge(own, others, key=lambda place: -place[0].length):
+        for (length, behind), text in merge(own_matches, others, key=lambda place: -place[0].length):
             if length < self._min_length:
                 return
             copied = text[behind : behind + k]

@@ -79,7 +79,7 @@ class ModelTreeDrafter:
         for width in self._widths:
             if not level or len(drafted) == k:
                 break
-            behind = self._behind(level.values())
+            behind = self._rows_after(level.values())
             below = dict[int, Node]()
             for parent, node in level.items():
                 for token, row in self._chosen(behind[node], width, numbers[len(drafted) :]):
@@ -110,11 +110,11 @@ class ModelTreeDrafter:
         level = [_Candidate(self._root, ROOT, 1.0)]
         places = {self._root: ROOT}
         for width in self._widths:
-            behind = self._behind(one.node for one in level)
+            behind = self._rows_after(one.node for one in level)
             grown = [
-                _Candidate(one.node.child(token), places[one.node], one.chance * min(own, 1.0))
+                _Candidate(one.node.child(token), places[one.node], one.chance * min(probability, 1.0))
                 for one in level
-                for token, own in _best(behind[one.node], width)
+                for token, probability in _best(behind[one.node], width)
             ]
             places |= {one.node: len(candidates) + index for index, one in enumerate(grown)}
             candidates += grown
@@ -129,7 +129,7 @@ class ModelTreeDrafter:
         )
         return Draft(tokens, None, [new[candidates[index].parent] for index in order])
 
-    def _behind(self, nodes: Iterable[Node]) -> dict[Node, HostRow]:
+    def _rows_after(self, nodes: Iterable[Node]) -> dict[Node, HostRow]:
         """Return the draft's row after each node; equal nodes are read once."""
         distinct = list(dict.fromkeys(nodes))
         logits = self.model.score(distinct)

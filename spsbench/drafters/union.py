@@ -45,7 +45,7 @@ class UnionDrafter:
     def propose_stage(self, k: int) -> Propose | Unstaged:
         """The stage of the first member that has one."""
         stages = [proposed_by(member, k) for member in self.members]
-        return next((each for each in stages if not isinstance(each, Unstaged)), stages[0])
+        return next((stage for stage in stages if not isinstance(stage, Unstaged)), stages[0])
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Return the first proposal with at least one token; the last member's where none has one."""
@@ -95,10 +95,10 @@ class UnionTreeDrafter:
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Each member drafts a chain by numbers of its own."""
-        own = torch.split(u, self._depth)
+        numbers_of = torch.split(u, self._depth)
         proposals = [
             member.draft(tokens, self._depth, numbers)
-            for member, numbers in zip(self.members, own, strict=False)
+            for member, numbers in zip(self.members, numbers_of, strict=False)
         ]
         self._begun, self._paths = len(tokens), [proposal.tokens.tolist() for proposal in proposals]
         return merged(self._paths, self._shape, k, u)

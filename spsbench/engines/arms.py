@@ -103,11 +103,11 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
         for engine in config.engines
         for name in sampled
         for batch in sorted(config.batches)
-        for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
+        for arm in _arms_under(config, engine, drafting, name, _with_overrides(known[name], config))
     ]
     if (params := _beam_params(config)) is not None:
         searches = [(Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED), k) for k in sorted(config.ks) if k]
-        arms += _under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
+        arms += _arms_under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
     if not arms:
         why = "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only."
         raise UsageError(why, flag="--arms", remedy="Add ars or the engine eager, or give a K above 0.")
@@ -145,9 +145,9 @@ def without_graphs(arm: Arm) -> str | None:
     if arm.method == "sps":
         drafter, rule = FIXED_DRAFTING[GRAPHED]
         named = {"drafter": (arm.drafter, drafter), "rule": (arm.rule, rule), "policy": (arm.policy, FIXED)}
-        for what, (own, captured) in named.items():
-            if own != Spec(captured):
-                return f"the {what} {own} has no graphs"
+        for what, (spec, captured) in named.items():
+            if spec != Spec(captured):
+                return f"the {what} {spec} has no graphs"
     return None
 
 
@@ -237,23 +237,23 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
     """Yield every way of drafting and accepting that a configuration asks for; each name and option is
     checked.
     """
-    drafters = _checked(config.drafters, drafter_kind, "--drafter")
-    rules = _checked(config.rules, rule_kind, "--rule")
-    policies = _checked(config.policies, policy_kind, "--policy")
+    drafters = _checked_specs(config.drafters, drafter_kind, "--drafter")
+    rules = _checked_specs(config.rules, rule_kind, "--rule")
+    policies = _checked_specs(config.policies, policy_kind, "--policy")
     ks = sorted(k for k in config.ks if k > 0)
     shapes = [shape_of(text, "--tree") for text in config.trees]
-    shaped = [_shaped(drafter, shape) for drafter, shape in product(drafters, shapes)]
+    shaped = [_with_shape(drafter, shape) for drafter, shape in product(drafters, shapes)]
     _require_searched(config, shaped)
     _require_judged(shaped, rules)
     judges_trees = {rule: rule_kind(rule.name).trees for rule in rules}
-    # Beside rules of chains and drafts that are trees a rule that takes both is there for the trees.
+    # Beside rules that take only chains, a rule that takes both is for the trees.
     both = any(map(shape_in, shaped)) and not all(judges_trees.values())
     of_trees = [rule for rule, trees in judges_trees.items() if trees and both]
     for drafter, rule, policy in product(dict.fromkeys(shaped), rules, policies):
         shape = shape_in(drafter)
         if policy.name != FIXED and (shape or not drafter_kind(drafter.name).adaptive):
-            continue  # it proposes what it has, whatever the policy
-        if _unjudged(drafter, rule) is not None or (shape is None and rule in of_trees):
+            continue  # it proposes what it finds, whatever the policy
+        if _why_unjudged(drafter, rule) is not None or (shape is None and rule in of_trees):
             continue
         depths = ks if shape is None else sorted({shape.depth(k) for k in ks})
         for k in depths if policy.name == FIXED else ks[-1:]:
@@ -271,7 +271,7 @@ def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
         raise UsageError(why, flag="--tree", remedy=f"Leave the tree or the sampling {BEAM} out.")
 
 
-def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
+def _with_shape(drafter: Spec, shape: Shape | None) -> Spec:
     """Return a drafter of trees of that shape, unless it names its own; refuse one that drafts chains
     only.
     """
@@ -288,7 +288,7 @@ def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
     return replace(drafter, options=tuple(sorted(options.items())))
 
 
-def _unjudged(drafter: Spec, rule: Spec) -> UsageError | None:
+def _why_unjudged(drafter: Spec, rule: Spec) -> UsageError | None:
     """Return why a rule cannot judge what a drafter proposes; None if it can."""
     if shape_in(drafter) is not None:
         try:
@@ -300,7 +300,7 @@ def _unjudged(drafter: Spec, rule: Spec) -> UsageError | None:
 
 def _require_judged(drafters: Sequence[Spec], rules: Sequence[Spec]) -> None:
     """Refuse trees that no rule of a run judges, and rules for which there is no draft."""
-    pairs = {(drafter, rule): _unjudged(drafter, rule) for drafter, rule in product(drafters, rules)}
+    pairs = {(drafter, rule): _why_unjudged(drafter, rule) for drafter, rule in product(drafters, rules)}
     for place, named in enumerate((drafters, rules)):
         for one in named:
             errors = [error for pair, error in pairs.items() if pair[place] == one]
@@ -308,7 +308,7 @@ def _require_judged(drafters: Sequence[Spec], rules: Sequence[Spec]) -> None:
                 raise next(error for error in errors if error is not None)
 
 
-def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:
+def _checked_specs(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:
     specs = [Spec.parse(text) for text in texts]
     kinds = [kind_of(spec.name, flag) for spec in specs]
     for kind, spec in zip(kinds, specs, strict=True):
@@ -323,7 +323,7 @@ def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str
     ]
 
 
-def _under(
+def _arms_under(
     config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
 ) -> Iterator[Arm]:
     """Yield the arms of one engine under one sampling."""
@@ -341,7 +341,7 @@ def _under(
         yield Arm("draft", 0, engine, name, sampling)
 
 
-def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
+def _with_overrides(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
     """Return the sampling with what the command line sets in its place; greedy takes only processing."""
     none = Processing()
     processing = config.process.processing or none

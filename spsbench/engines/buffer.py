@@ -151,7 +151,7 @@ def loop_records(
             **phase_seconds(loop.seconds, phases, loop.shared_by),
         )
         for loop, beta_sum, optimum in zip(
-            loops, _beta_sums(loops, expected), _optima(loops, proposed, end_ids), strict=True
+            loops, _beta_sums(loops, expected), _optimal_acceptance(loops, proposed, end_ids), strict=True
         )
     ]
 
@@ -161,13 +161,13 @@ def phase_seconds(
 ) -> dict[str, Any]:
     """Return the fields of a ``Loop`` with the seconds of one of its rows; None where phases are unknown."""
     shared_by = shared_by or {}
-    own = {phase: value / shared_by.get(phase, 1) for phase, value in seconds.items()}
+    row_seconds = {phase: value / shared_by.get(phase, 1) for phase, value in seconds.items()}
     names = ("draft", "verify", "sample", "other", "comm")
-    times: dict[str, Any] = {f"{name}_s": own.get(name) if phases else None for name in names}
+    times: dict[str, Any] = {f"{name}_s": row_seconds.get(name) if phases else None for name in names}
     if isinstance(seconds, DeviceSeconds):
         paced = seconds.paced_by_host.items()
         times["host_s"] = sum(value / shared_by.get(phase, 1) for phase, value in paced)
-    return times | {"loop_s": sum(own.values())}
+    return times | {"loop_s": sum(row_seconds.values())}
 
 
 def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float]:
@@ -186,7 +186,7 @@ def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float
     return values
 
 
-def _optima(
+def _optimal_acceptance(
     loops: Sequence[TruncatedLoop], proposed: Sequence[list[int]], end_ids: Collection[int]
 ) -> Iterator[float | None]:
     """Return the accepted tokens that the best lossless rule expects of each loop's draft; None for a drawn
@@ -194,7 +194,7 @@ def _optima(
 
     All of the draft up to an EOS counts, whatever became of it: the rule's own luck plays no part.
     """
-    of_loops = [_ratios(loop.decoded) for loop in loops]
+    of_loops = [_probability_ratios(loop.decoded) for loop in loops]
     values = iter(torch.cat(of_loops).tolist() if of_loops else [])  # one wait of the host for all of them
     for loop, ids in zip(loops, proposed, strict=True):
         ratios = [next(values) for _ in ids]
@@ -202,14 +202,14 @@ def _optima(
         yield most_of_chain(ratios[:end]) if loop.branches is None else loop.branches.optimum
 
 
-def _ratios(decoded: DecodedLoop) -> Tensor:
+def _probability_ratios(decoded: DecodedLoop) -> Tensor:
     """[K] target's over draft's probability of each drafted token; empty for ArS."""
     draft, rows = decoded.draft, decoded.target_rows
     if draft is None or not len(draft.tokens):
         return torch.empty(0, device=decoded.u.device)
-    own = rows.at(draft.tokens)
+    target = rows.at(draft.tokens)
     own_rows = draft.own_rows
-    return own if own_rows is None else own / rows.alike(own_rows).at(draft.tokens)
+    return target if own_rows is None else target / rows.alike(own_rows).at(draft.tokens)
 
 
 def proposed_tokens(loops: Sequence[TruncatedLoop]) -> list[list[int]]:
@@ -365,7 +365,7 @@ class LoopBuffer:
         self._open = [loop.along_its_path(self._end_ids) for loop in self._open]
         position = len(self.tokens) - sum(loop.kept for loop in self._open)
         for loops in self._portions():
-            self._settle(loops, position)
+            self._reduce(loops, position)
             position += sum(loop.kept for loop in loops)
         self._open, self._open_bytes = [], 0
 
@@ -388,7 +388,7 @@ class LoopBuffer:
             kept_rows=self.kept_rows,
         )
 
-    def _settle(self, loops: list[TruncatedLoop], position: int) -> None:
+    def _reduce(self, loops: list[TruncatedLoop], position: int) -> None:
         """Reduce consecutive loops; the first token of the first loop is the output's at ``position``."""
         if self.trace is not None:
             self.trace += traced_tokens(loops, len(self.records), position)

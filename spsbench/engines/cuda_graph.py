@@ -122,7 +122,7 @@ class StagedBatch(DecodingBatch):
         device = target.device
         self.tokens = torch.zeros(size, target.slots, dtype=torch.int64, device=device)
         self.lengths = torch.ones(size, dtype=torch.int64, device=device)
-        self._lives = torch.zeros(size, dtype=torch.int64, device=device)  # 1 where a row has a sequence
+        self._lives = torch.zeros(size, dtype=torch.int64, device=device)  # 1 for a row that has a sequence
         self._done = torch.zeros(size, dtype=torch.int64, device=device)  # loops of every row's sequence
         self._ahead = torch.zeros(size, UniformStream.loops_ahead(2 * k + 1), 2 * k + 1, device=device)
         self.u = torch.zeros(size, 2 * k + 1, device=device)
@@ -135,7 +135,7 @@ class StagedBatch(DecodingBatch):
         self._open_rows = (memory or RowMemory()).ring(target.slots, self._rows)
         self.most_open = places = self._open_rows.shape[1]
         self._open_drafts = torch.zeros(size, places, k, dtype=torch.int64, device=device)
-        self._counted = [0] * size  # ``_done`` as the host knows it
+        self._counted = [0] * size  # the host's copy of ``_done``
         self._given: dict[int, Tensor] = {}  # the numbers in ``_ahead``, for records: never overwritten
         accepting = capture(self._accept) if k else None
         self._stages = {span: self._captured(span, capture, accepting) for span in target.spans}
@@ -233,7 +233,7 @@ class StagedBatch(DecodingBatch):
         """Draft K tokens after every row, each from a row of probabilities that is kept."""
         assert self.draft is not None
         self._take_numbers()
-        # Of a sequence of one token there are no last two: then the second one is junk after it.
+        # A sequence of one token has no last two: then the second token is not used.
         first = (self.lengths - 2).clamp(min=0)
         tokens = self.tokens.gather(1, first.unsqueeze(1) + self._offsets[:2])
         logits = self.draft.score_at(tokens, first, 2, span)
@@ -263,7 +263,7 @@ class StagedBatch(DecodingBatch):
         accepted = verdict.accepted.unsqueeze(1)
         longer = torch.cat([self._drafted, token], dim=1)
         self._answer.copy_(torch.cat([longer, accepted], dim=1))
-        # What lies after a row's new end is overwritten before it is read.
+        # Tokens after a row's new end are overwritten before they are read.
         new = torch.where(self._offsets < accepted, longer, token)
         self.tokens.scatter_(1, self.lengths.unsqueeze(1) + self._offsets, new)
         self.lengths += self._lives * (verdict.accepted + 1)

@@ -58,7 +58,7 @@ class KeptRows:
         self.every *= 2
         for rows in (self.target, self.draft):
             rows[:] = [one if number % self.every == 0 else None for number, one in enumerate(rows)]
-        self._bytes = sum(one.nbytes for rows in (self.target, self.draft) for one in rows if one is not None)
+        self._bytes = sum(row.nbytes for rows in (self.target, self.draft) for row in rows if row is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Derivation:
         if self.rule == MODIFIED_REJECTION:
             return sums
         numbers = uniform_numbers(seed, first + len(loops), 2 * self.k + 1)[first:].tolist()
-        for loop, own in zip(loops, numbers, strict=True):
-            sums = added(sums, derived(self.rule, _ruled(loop, own), own_way=self.own_way))
+        for loop, loop_numbers in zip(loops, numbers, strict=True):
+            sums = added(sums, derived(self.rule, _ruled_loop(loop, loop_numbers), own_way=self.own_way))
         return sums
 
     def of_text(
@@ -115,7 +115,9 @@ class Derivation:
         if self.policy is not None and self.k:
             allowed = lookaheads(self.policy, self.k, _verdicts(records, proposed))[first:]
         decided = decisions_of(tokens, records[first:], proposed[first:], self.k, seed, allowed, first)
-        drawn_from = None if all(own is None for own in draft) else torch.cat(_beside(target, draft))
+        drawn_from = (
+            None if all(own is None for own in draft) else torch.cat(_padded_draft_rows(target, draft))
+        )
         margin = None if self.policy is None else self.policy.margin
         return rederive(decided, torch.cat(list(target)), drawn_from, margin=margin, own_way=self.own_way)
 
@@ -128,7 +130,7 @@ class Derivation:
             return lengths_rederived(proposed, allowed, early=self.policy.margin is not None)
         if not self.own_way:
             return {}
-        # What was drawn and withdrawn leaves no trace.
+        # Drafts that were drawn and withdrawn are not recorded.
         short = float(sum(len(ids) != self.k for ids in proposed))
         return {DECIDED: short, f"{DECIDED}_open": short}
 
@@ -141,7 +143,7 @@ def derivation_of(k: int, drafter: Spec, rule: Spec, policy: Spec) -> Derivation
     if not is_derivable(rule.name):
         return None
     shape = shape_in(drafter)
-    # Trees and other drafters are as long as they go.
+    # Trees and other drafters may draft any length.
     adaptive = shape is None and drafter.name == MODEL
     return Derivation(
         rule.name,
@@ -155,7 +157,7 @@ def _verdicts(records: Sequence[Loop], proposed: Sequence[Sequence[int]]) -> lis
     return [(len(ids), loop.accepted) for ids, loop in zip(proposed, records, strict=True)]
 
 
-def _ruled(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
+def _ruled_loop(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
     draft = loop.draft
     target = loop.target_rows.dense().cpu().numpy()
     if draft is None:
@@ -165,10 +167,10 @@ def _ruled(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
     return RuledLoop(draft.tokens.tolist(), draft.above, target, probs, path, loop.tokens[-1], numbers)
 
 
-def _beside(target: Sequence[Tensor], draft: Sequence[Rows | None]) -> list[Tensor]:
+def _padded_draft_rows(target: Sequence[Tensor], draft: Sequence[Rows | None]) -> list[Tensor]:
     """Return per loop [n, V] the draft's rows beside the target's, zeros where there are none."""
     padded = [torch.zeros_like(rows) for rows in target]
-    for rows, own in zip(padded, draft, strict=True):
-        if own is not None:
-            rows[: len(own)] = own.dense()
+    for rows, draft_rows in zip(padded, draft, strict=True):
+        if draft_rows is not None:
+            rows[: len(draft_rows)] = draft_rows.dense()
     return padded

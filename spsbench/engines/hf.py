@@ -43,7 +43,7 @@ class HFGenerateEngine:
         self.name, self._k, self._decoder = name, k, decoder
         self._target, self._device = target.model, target.device
         self._models = [target.model] if draft is None else [target.model, draft.model]
-        # Target and draft may be padded unlike; the tokens that both have are the run's.
+        # Target and draft may be padded differently; the run uses the tokens that both have.
         self._vocab_size = target.vocab_size
 
     def generate(self, request: Request) -> Generation:
@@ -71,7 +71,7 @@ class HFGenerateEngine:
                 **drafting,
             )
             ended = device_now(prompt.device)
-        # What the first forward of a model took longer than those after it.
+        # The prefill: how much longer each model's first forward took than the later ones.
         verify_s = [[seconds["verify"] for seconds, _ in forwards] for forwards in seen]
         prefill_s = sum(max(0.0, s[0] - statistics.median(s[1:])) for s in verify_s if len(s) > 1)
         return Generation(

@@ -295,7 +295,7 @@ class BatchedEngine:
 
         All have the batch's sampling. Rows are filled in the order of the requests.
         """
-        for row in range(self.size):  # forget what an abandoned or failed call left behind
+        for row in range(self.size):  # forget what an abandoned or failed call left
             self._batch.end(row)
         self._live, self._elapsed_s = {}, 0.0
         waiting = deque(enumerate(requests))
@@ -306,7 +306,7 @@ class BatchedEngine:
                     self._refill(waiting)
                     ended = self._loop(watch)
             except Exception:
-                self._live = {}  # the arms after this one have the memory of its rows
+                self._live = {}  # free the rows' memory for the arms after this one
                 raise
             for row in ended:
                 yield self._answer(self._live.pop(row))
@@ -343,16 +343,16 @@ class BatchedEngine:
         watch.lap("other")
         seconds = watch.take()
         self._elapsed_s += watch.passed_s
-        # A row's part: a share of the forwards by all rows, and of the rest by the live ones.
+        # A row's part: forwards are shared by all rows, the rest by the live rows.
         rows = {phase: self.size if phase in self._batch.shared else len(decoded) for phase in seconds}
         ended = []
         for row, loop in decoded.items():
             kept, reason = cut[row]
-            if self._kept(row, TruncatedLoop(loop, kept, reason, seconds, shared_by=rows)):
+            if self._keep_loop(row, TruncatedLoop(loop, kept, reason, seconds, shared_by=rows)):
                 ended.append(row)
         return ended
 
-    def _kept(self, row: int, loop: TruncatedLoop) -> bool:
+    def _keep_loop(self, row: int, loop: TruncatedLoop) -> bool:
         """Keep what a loop gave a row; return whether its output ended."""
         sequence = self._live[row]
         reason = loop.reason

@@ -178,7 +178,7 @@ class Scores:
         q = reading.q
         p = reading.p
         edge = int(reading.edge.sum())
-        # What is left of each chunk: without the edge's rows all others would be copied.
+        # Chunk by chunk: dropping the edge's rows from all rows at once would copy the others.
         rows = rows_in_chunk(q.shape[-1]) if edge else max(len(tokens), 1)
         sums: Sums = {}
         for start in range(0, max(len(tokens), 1), rows):
@@ -262,8 +262,8 @@ class RowsHeld:
 
     def add(self, first: int, logits: Tensor) -> None:
         """Compare the positions from ``first`` on with an independent forward's logits [n, V]."""
-        for places, own in _portions_of(self._kept, first, len(logits), logits.shape[-1]):
-            apart = rows_apart(own.to(logits.device), logits[places], self._sampling, self._slack)
+        for places, kept_rows in _portions_of(self._kept, first, len(logits), logits.shape[-1]):
+            apart = rows_apart(kept_rows.to(logits.device), logits[places], self._sampling, self._slack)
             beyond = float(apart.beyond.sum()) if self._is_precise else 0.0
             portion = {"": float(len(places)), "_apart": float(apart.distance.sum()), "_beyond": beyond}
             self._sums = added(self._sums, portion)
@@ -303,8 +303,12 @@ class RowsHeld:
         parts = zip(torch.split(logits, rows), torch.split(torch.cat(self._witness), rows), strict=True)
         sampling, slack = self._sampling, self._slack
         return sum(
-            float(rows_apart(own_law(own, sampling, slack).probs, whole, sampling, slack).distance.sum())
-            for own, whole in parts
+            float(
+                rows_apart(
+                    own_law(block_logits, sampling, slack).probs, whole, sampling, slack
+                ).distance.sum()
+            )
+            for block_logits, whole in parts
         )
 
 
@@ -322,19 +326,23 @@ def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
 def _portions_of(
     kept: Sequence[tuple[int, loop_rows.Rows]], first: int, count: int, vocab_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield those of ``count`` positions from ``first`` on that have rows, and the rows [m, V], a few loops
-    at a time. ``kept`` are rows with the position of their first one.
+    """Yield (positions [m], rows [m, V]), a few loops at a time, of the positions that have kept rows.
+
+    Args:
+        kept: (position of its first row, rows) of each loop.
+        first: the first position to look at; the yielded positions are counted from it.
+        count: how many positions to look at.
     """
     places = list[Tensor]()
     rows = list[Tensor]()
     count_of_rows = 0
-    for at, own in kept:
+    for at, kept_rows in kept:
         low = max(at, first)
-        high = min(at + len(own), first + count)
+        high = min(at + len(kept_rows), first + count)
         if low >= high:
             continue
         places.append(torch.arange(low - first, high - first))
-        rows.append(own.part(low - at, high - low).dense())
+        rows.append(kept_rows.part(low - at, high - low).dense())
         count_of_rows += high - low
         if count_of_rows > rows_in_chunk(vocab_size):
             yield torch.cat(places), torch.cat(rows)
@@ -379,14 +387,14 @@ def with_draft(
     for (start, count), drafts in zip(spans(generation), generation.proposed or (), strict=True):
         low = max(start, first)
         high = min(start + count, first + len(rows))
-        own = slice(low - first, high - first)
+        span = slice(low - first, high - first)
         if low >= high:
             continue
         if logits is not None:
-            rows[own] = _warped(logits[own], reading.sampling).to(rows.dtype)
-        elif not bool(rows[own].any()):
+            rows[span] = _warped(logits[span], reading.sampling).to(rows.dtype)
+        elif not bool(rows[span].any()):
             ids = torch.tensor(drafts[low - start : high - start])
-            rows[own] = one_hot(ids, rows.shape[1]).to(rows)
+            rows[span] = one_hot(ids, rows.shape[1]).to(rows)
     return replace(reading, draft_logits=logits, p=rows)
 
 
@@ -394,24 +402,24 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
     """[n] whether a token would be possible if rounding had moved its logit up and the nucleus's mass."""
     rows = rows_in_chunk(logits.shape[-1])
     parts = zip(torch.split(logits, rows), torch.split(tokens, rows), strict=True)
-    return torch.cat([_near(part.float(), own, sampling, slack) for part, own in parts])
+    return torch.cat([_few_at_the_edge(part.float(), own, sampling, slack) for part, own in parts])
 
 
-def _near(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
+def _few_at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
     """Do the work of ``_at_the_edge`` for a few rows."""
     column = tokens.unsqueeze(-1)
-    own = logits.gather(-1, column)
+    logit = logits.gather(-1, column)
     best = logits.max(-1, keepdim=True).values
     never = logits.isneginf()  # what a draft cannot propose is not part of it
     mean = logits.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
     shift = slack * (best - mean)
     if sampling.greedy:
-        return (best - own <= shift).squeeze(-1)
+        return (best - logit <= shift).squeeze(-1)
     wider = replace(sampling, top_p=min(1.0, sampling.top_p + slack))
     if (process := sampling.process) is not None:
         mass = min(1.0, process.typical_p + slack)
         wider = replace(wider, process=replace(process, typical_p=mass, min_p=process.min_p * (1 - slack)))
-    return own_entries(_warped(logits.scatter(-1, column, own + shift), wider), tokens) > 0
+    return own_entries(_warped(logits.scatter(-1, column, logit + shift), wider), tokens) > 0
 
 
 @torch.inference_mode()
@@ -452,9 +460,9 @@ def _ranks(logits: Tensor, tokens: Tensor) -> Tensor:
     By the logit and not the warped probability: temperature, top-k and nucleus keep the order, but make all
     tokens that they cut off equal.
     """
-    own = logits.gather(-1, tokens.unsqueeze(-1))
+    logit = logits.gather(-1, tokens.unsqueeze(-1))
     smaller_id = torch.arange(logits.shape[-1], device=logits.device) < tokens.unsqueeze(-1)
-    ahead = (logits > own) | ((logits == own) & smaller_id)
+    ahead = (logits > logit) | ((logits == logit) & smaller_id)
     return ahead.sum(-1).masked_fill_(logits.isnan().any(-1), UNRANKED)
 
 
