@@ -68,12 +68,12 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self._written(self.keys, key_states), self._written(self.values, value_states)
 
     def _written(self, held: Tensor, states: Tensor) -> Tensor:
-        own = held if self.row is None else held.narrow(0, self.row, 1)
+        rows = held if self.row is None else held.narrow(0, self.row, 1)
         if len(self.positions) == 1:
-            own.index_copy_(2, self.positions[0], states)
+            rows.index_copy_(2, self.positions[0], states)
         else:
-            own.scatter_(2, self.positions[:, None, :, None].expand_as(states), states)
-        return own.narrow(2, 0, self.span)
+            rows.scatter_(2, self.positions[:, None, :, None].expand_as(states), states)
+        return rows.narrow(2, 0, self.span)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return (number of keys, their offset)."""
@@ -206,7 +206,7 @@ class OnnxBatchLM:
         n = tokens.shape[1]
         run, hidden, logits = self._bound.get((n, last)) or self._bind(n, last)
         self._model.embed(tokens.flatten(), hidden)
-        # Written in place, for the session reads these very arrays: tokens before each row's last one, tokens
+        # Written in place, since the session reads these arrays: tokens before each row's last one, tokens
         # with it, and the most of any row.
         self._seen[:] = starts
         self._seen += n - 1
@@ -223,19 +223,19 @@ class OnnxBatchLM:
             session = self._model.session
             memory = self._whole
             shape = (batch, 1)
-            own = {"rows": np.array([0]), "seen": self._seen, "total": self._most}
+            inputs = {"rows": np.array([0]), "seen": self._seen, "total": self._most}
         else:
             assert self._several is not None, "made for blocks"
             session = self._several
             memory = self._apart
             shape = (1, batch * n)
-            own = {"rows": np.arange(batch * n).reshape(batch, n)[:, n - last :].flatten()}
+            inputs = {"rows": np.arange(batch * n).reshape(batch, n)[:, n - last :].flatten()}
             for row in range(batch):
-                own |= {f"seen_{row}": self._seen[row : row + 1], f"total_{row}": self._total[row, ...]}
+                inputs |= {f"seen_{row}": self._seen[row : row + 1], f"total_{row}": self._total[row, ...]}
         hidden = np.zeros((*shape, plan.hidden), np.float32)
         logits = np.zeros((shape[0], batch * last // shape[0], plan.vocab_size), np.float32)
-        own = taken_by(session, own | {"hidden": hidden}, plan)
-        binding = bind(session, own, memory, {"logits": logits})
+        inputs = taken_by(session, inputs | {"hidden": hidden}, plan)
+        binding = bind(session, inputs, memory, {"logits": logits})
         self._bound[n, last] = (
             partial(run_bound, session, binding),
             hidden.reshape(batch * n, plan.hidden),

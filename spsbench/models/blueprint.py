@@ -78,16 +78,16 @@ class Blueprint:
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Return [out, in] of every matrix, by the last part of its name."""
-        own, shared = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        queries, shared = self.heads * self.head_dim, self.kv_heads * self.head_dim
         wide, hidden = self.intermediate, self.hidden
         return {
             "embed_tokens": (self.vocab_size, hidden),
             "lm_head": (self.vocab_size, hidden),
-            "qkv_proj": (own + 2 * shared, hidden),
-            "q_proj": (own, hidden),
+            "qkv_proj": (queries + 2 * shared, hidden),
+            "q_proj": (queries, hidden),
             "k_proj": (shared, hidden),
             "v_proj": (shared, hidden),
-            "o_proj": (hidden, own),
+            "o_proj": (hidden, queries),
             "gate_up_proj": (2 * wide, hidden),
             "gate_proj": (wide, hidden),
             "up_proj": (wide, hidden),
@@ -194,10 +194,10 @@ class T5Plan:
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
         plan = self.decoder
-        own = plan.heads * plan.head_dim
+        queries = plan.heads * plan.head_dim
         hidden = plan.hidden
         wide = plan.intermediate
-        inner = dict.fromkeys(("q", "k", "v"), (own, hidden)) | {"o": (hidden, own)}
+        inner = dict.fromkeys(("q", "k", "v"), (queries, hidden)) | {"o": (hidden, queries)}
         outer = dict.fromkeys(("wi", "wi_0", "wi_1"), (wide, hidden)) | {"wo": (hidden, wide)}
         return inner | outer | dict.fromkeys(("shared", "lm_head"), (plan.vocab_size, hidden))
 

@@ -46,7 +46,9 @@ class VocabularyRows:
             return logits
         n = len(logits)
         if n > len(self._rows) or logits.dtype != self._rows.dtype:
-            with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
+            with torch.inference_mode(
+                False
+            ):  # tensors made in inference mode cannot be written to outside of it
                 self._rows = logits.new_full((n, self._vocab_size), float("-inf"))
         rows = self._rows.narrow(0, 0, n)
         return rows.index_copy_(1, self._ids, logits)

@@ -69,10 +69,12 @@ def read_header(file: Path, name: str, flag: str) -> GgufHeader:
                 return values
 
         reader = BoundedReader(file)
-        return GgufHeader(_weights(reader), sum(int(tensor.n_elements) for tensor in reader.tensors))
+        return GgufHeader(
+            _quantisation_name(reader), sum(int(tensor.n_elements) for tensor in reader.tensors)
+        )
 
 
-def _weights(reader: Any) -> str:
+def _quantisation_name(reader: Any) -> str:
     """Return the quantisation's name: the file's, else that of most weights."""
     from gguf import LlamaFileType
 
@@ -119,7 +121,7 @@ def _write_float32(location: str, file: str, folder: Path) -> None:
     if missing:
         raise ValueError(f"{len(missing)} weights are missing ({missing[0]}, ...)")
     model.save_pretrained(folder)
-    for weights in folder.glob("*.safetensors"):  # which that library lets its owner alone read
+    for weights in folder.glob("*.safetensors"):  # that library makes the file readable by its owner only
         weights.chmod((folder / "config.json").stat().st_mode)
     _write_tokenizer(location, file, folder, config.vocab_size)
 
@@ -164,7 +166,7 @@ def settings_of_unconverted(name: str, flag: str) -> Iterator[Path | None]:
 
 
 def _is_converted(file: Path, name: str, flag: str) -> bool:
-    return cache.model_folder(_identified(file, name, flag)[1]).is_dir()
+    return cache.model_folder(_header_and_sha256(file, name, flag)[1]).is_dir()
 
 
 def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
@@ -227,7 +229,7 @@ def _folder_of_package(name: str, flag: str) -> Path:
 
 def _folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     """Return the folder of a GGUF file's model, which depends on its content, not on its name or place."""
-    header, sha256 = _identified(file, name, flag)
+    header, sha256 = _header_and_sha256(file, name, flag)
     made = cache.model_folder(sha256)
     if not made.is_dir():
         with cache.locked(made, name):
@@ -238,7 +240,7 @@ def _folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     return made
 
 
-def _identified(file: Path, name: str, flag: str) -> tuple[GgufHeader, str]:
+def _header_and_sha256(file: Path, name: str, flag: str) -> tuple[GgufHeader, str]:
     """Return (header, sha256) of a GGUF file."""
     try:
         return read_header(file, name, flag), cache.sha256_of(file)

@@ -148,7 +148,7 @@ def gpu_facts(device: torch.device, board: Board | None) -> dict[str, Any]:
 
     Of a MIG slice name, memory and UUID are its own, everything else is the board's.
     """
-    own = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     uuid = uuid_of(device)
     facts = dict.fromkeys(FACTS) if board is None else board.facts()
     if uuid is not None and facts["uuid"] not in (f"GPU-{uuid}", f"MIG-{uuid}"):
@@ -157,9 +157,9 @@ def gpu_facts(device: torch.device, board: Board | None) -> dict[str, Any]:
         "device": str(_indexed(device)),
         "source": "torch" if board is None else board.source,
         **facts,
-        "name": own.name,
-        "memory_bytes": int(own.total_memory),
-        "capability": f"{own.major}.{own.minor}",
+        "name": properties.name,
+        "memory_bytes": int(properties.total_memory),
+        "capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda,
         "cudnn": _version(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "visible_devices": os.environ.get(VISIBLE),

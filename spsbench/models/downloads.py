@@ -161,7 +161,7 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
         try:
             there = repository(name, revision)
             if _CONFIG not in there.files:
-                raise _unreadable(there, f"no {_CONFIG}", flag)
+                raise _foreign_repository(there, f"no {_CONFIG}", flag)
             if there.commit != here:
                 hf_hub_download(name, _CONFIG, revision=revision, etag_timeout=ANSWERS_WITHIN_S)
             return there.commit
@@ -243,7 +243,7 @@ def configuration(name: str, flag: str) -> Path:
         return Path(hf_hub_download(ref.id, _CONFIG, revision=commit))
 
 
-def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:
+def _foreign_repository(there: Repository, lack: str, flag: str) -> UnavailableError:
     """Return the error for a repository whose files are not a model's."""
     others = sorted(there.files, key=lambda file: -there.files[file].bytes)
     there_is = (
@@ -295,7 +295,7 @@ def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[
         there.files, lambda file: Path(hf_hub_download(name, file, revision=commit)).read_bytes()
     )
     if not files:
-        raise _unreadable(there, "no weights that transformers reads", flag)
+        raise _foreign_repository(there, "no weights that transformers reads", flag)
     if lost := [file for file in files if file not in there.files]:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         why = f"{name} lacks {lost[0]}{more}, which its {files[0]} names."
@@ -336,7 +336,7 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
     from huggingface_hub import constants, hf_hub_download
 
     parts = [_Part(there, file) for there, files in wanted for file in files if not there.is_here(file)]
-    own = [part for part in parts if part.bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
+    fetched_here = [part for part in parts if part.bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
     if not parts:
         return
     total = sum(part.bytes for part in parts)
@@ -350,8 +350,8 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
     here = f", {megabytes(come)} of it are here" if come else ""
     about = f"{named} from {host_of(constants.ENDPOINT)}{here}"
     with watcher().transfer(about, max(total, 1), come) as came:
-        _receive_all(own, came, flag)
-    for part in parts:  # finds what has come, and gives it its name
+        _receive_all(fetched_here, came, flag)
+    for part in parts:  # returns the cached file under its name
         there = part.there
         hf_hub_download(there.name, part.file, revision=there.commit, repo_type=there.kind)
 
@@ -365,7 +365,9 @@ def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str)
         waiting.put(part)
 
     arguments = waiting, events, stop, flag
-    threads = [threading.Thread(target=_work, args=arguments, daemon=True) for _ in parts[:_THREADS]]
+    threads = [
+        threading.Thread(target=_receive_until_empty, args=arguments, daemon=True) for _ in parts[:_THREADS]
+    ]
     for thread in threads:
         thread.start()
     working = len(threads)
@@ -385,7 +387,9 @@ def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str)
         stop.set()
 
 
-def _work(waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Event, flag: str) -> None:
+def _receive_until_empty(
+    waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Event, flag: str
+) -> None:
     """Receive files in a thread until none is left; an error, or None at the end, goes to ``events``."""
     try:
         while not stop.is_set():
@@ -408,7 +412,7 @@ def _receive(part: _Part, came: Callable[[int], None], stop: threading.Event, fl
         folder.mkdir(parents=True, exist_ok=True)
     before = min(part.come, part.bytes)
     with WeakFileLock(lock):
-        if blob.exists():  # another process was first
+        if blob.exists():  # another process finished it first
             came(part.bytes - before)
             return
         digest = hashlib.sha256()
@@ -478,7 +482,7 @@ class _Line:
             hf_raise_for_status(answer)
             if answer.headers.get("Content-Type", "").startswith("text/html"):
                 raise WebPage(url)
-            if self.have and answer.status_code == 200:  # the server begins again
+            if self.have and answer.status_code == 200:  # the server ignores the range and begins again
                 self.file.truncate(0)
                 came(-self.have)
                 self.have, self.digest = 0, hashlib.sha256()

@@ -33,18 +33,18 @@ _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)")
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory was short, on the host or on a device."""
     return any(
-        isinstance(each, (MemoryError, torch.OutOfMemoryError))
-        or (isinstance(each, RuntimeError) and _WITHOUT_MEMORY.search(str(each)) is not None)
-        for each in causes_of(error)
+        isinstance(cause, (MemoryError, torch.OutOfMemoryError))
+        or (isinstance(cause, RuntimeError) and _WITHOUT_MEMORY.search(str(cause)) is not None)
+        for cause in causes_of(error)
     )
 
 
 def of_a_device(error: BaseException) -> str | None:
     """Return what a device's driver or library reported, in one line; None for any other error."""
-    for each in causes_of(error):
-        text = next(iter(str(each).splitlines()), "")
-        if isinstance(each, torch.AcceleratorError) or (
-            isinstance(each, RuntimeError) and _OF_A_DEVICE.match(text)
+    for cause in causes_of(error):
+        text = next(iter(str(cause).splitlines()), "")
+        if isinstance(cause, torch.AcceleratorError) or (
+            isinstance(cause, RuntimeError) and _OF_A_DEVICE.match(text)
         ):
             return text.rstrip(".")
     return None
@@ -54,7 +54,7 @@ def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> 
     """Return out of memory in one line, with the size asked for if known; None for any other error."""
     if not is_out_of_memory(error):
         return None
-    wanted = next((match[1] for each in causes_of(error) if (match := _ASKED.search(str(each)))), None)
+    wanted = next((match[1] for cause in causes_of(error) if (match := _ASKED.search(str(cause)))), None)
     more = "" if wanted is None else f": {wanted} more did not fit"
     return f"out of memory{when}{more}. {remedy}"
 
@@ -88,9 +88,9 @@ def settle(error: Exception) -> None:
     if reported is not None and _LOST.search(reported):
         message = f"the device failed and computes nothing more: {reported}."
         raise DeviceFault(message, remedy=SEE_DRIVER) from error
-    for each in causes_of(error):
-        traceback.clear_frames(each.__traceback__)
-        each.__traceback__ = None
+    for cause in causes_of(error):
+        traceback.clear_frames(cause.__traceback__)
+        cause.__traceback__ = None
     if is_out_of_memory(error):
         gc.collect()
         if torch.cuda.is_available():

@@ -71,13 +71,13 @@ class HeadChain(ABC):
         """Bytes of weights that a call reads."""
 
     @abstractmethod
-    def _empty(self) -> None:
+    def _clear_cache(self) -> None:
         """Begin a new cache."""
 
     def fresh(self) -> Self:
         """Return the same weights with an own cache."""
         other = copy.copy(self)
-        other._empty()
+        other._clear_cache()
         return other
 
 
@@ -106,9 +106,9 @@ class TorchChain(HeadChain):
         self._body = _body(draft, target)
         self._score = _OutputHead(draft, target)
         self._target: CausalLM = target
-        self._empty()
+        self._clear_cache()
 
-    def _empty(self) -> None:
+    def _clear_cache(self) -> None:
         self._cache = RewindCache()
 
     @property
@@ -166,7 +166,7 @@ class Eagle3Chain(TorchChain):
             self._norm, self._body.norm = self._body.norm, nn.Identity()
         self._score = _OutputHead(draft, target)
         self._target = target
-        self._empty()
+        self._clear_cache()
 
     def combined(self, features: Tensor) -> Tensor:
         return linear(features, self._fc)
@@ -241,7 +241,7 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
     from transformers import AutoModel
 
     config = layer_config(draft)
-    # The layers get states, not tokens: of an embedding one row is enough, which no weights fill.
+    # The layers get states, not tokens: one empty row of embedding is enough.
     config.vocab_size, config.pad_token_id = 1, None
     if config.hidden_size != target.embedding_shape[1]:
         raise ValueError(
@@ -269,9 +269,9 @@ class OnnxChain(HeadChain):
         graph = _EagleBuilder(plan, SharedWeights(draft, target.stored, ids), bits or None).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
         self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
-        self._empty()
+        self._clear_cache()
 
-    def _empty(self) -> None:
+    def _clear_cache(self) -> None:
         width = 2 * self._plan.hidden
         self._forward = OnnxForward(
             self._session, self._plan, width=width, features=True, wide=lambda: self._session
@@ -332,9 +332,9 @@ class OnnxHeads:
         return self._weight_bytes
 
     def _bind(self, places: int) -> tuple[Any, Tensor]:
-        own = {"hidden": self._feature, "places": np.array([places])}
+        inputs = {"hidden": self._feature, "places": np.array([places])}
         logits = np.zeros((1, places, self._plan.vocab_size), np.float32)
-        binding = bind(self._session, own, {}, {"logits": logits})
+        binding = bind(self._session, inputs, {}, {"logits": logits})
         self._bound[places] = binding, torch.from_numpy(logits[0])
         return self._bound[places]
 

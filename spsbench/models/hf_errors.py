@@ -256,7 +256,7 @@ def quiet_libraries() -> None:
     their_logging.set_verbosity_error()
     their_logging.disable_progress_bar()
     disable_progress_bars()
-    # Where torchao is installed transformers imports it, and it says what it does not use on this machine.
+    # transformers imports torchao if installed, which prints what it cannot use on this machine.
     for name in ("torchao", "torch.utils._pytree", "accelerate", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message="Not enough free disk space")  # an error with a remedy says it
+    warnings.filterwarnings("ignore", message="Not enough free disk space")  # an error with a remedy says so

@@ -50,7 +50,7 @@ class LiveTree:
 
     def add(self, nodes: Sequence[Node]) -> list[Node]:
         """Give columns to nodes and to their ancestors without one; return all of those by depth."""
-        fresh = {above: None for node in nodes for above in (node, *self._above(node))}
+        fresh = {above: None for node in nodes for above in (node, *self._ancestors(node))}
         ordered = sorted((node for node in fresh if node not in self._columns), key=lambda node: node.depth)
         first = len(self._columns)
         count = len(self._columns) + len(ordered)
@@ -65,7 +65,7 @@ class LiveTree:
         self._depths = np.append(self._depths, [node.depth for node in ordered]).astype(np.int64)
         return ordered
 
-    def _above(self, node: Node) -> Iterator[Node]:
+    def _ancestors(self, node: Node) -> Iterator[Node]:
         """Yield a node's ancestors outside the trunk."""
         above = node.parent
         while above is not None and above.depth >= self.prefix - self._root:
@@ -80,15 +80,15 @@ class LiveTree:
         """Forget all but the ancestors of these nodes; return (first, columns): the columns [m] that move to
         ``first`` and after it, where the cache then ends.
         """
-        wanted = Counter(above for node in nodes for above in self._above(node))
+        wanted = Counter(above for node in nodes for above in self._ancestors(node))
         stay = [node for node in self._columns if node in wanted]
-        own = np.array([self._columns[node] for node in stay], np.int64)
-        moved = self.prefix + own
-        still = int((own == np.arange(len(own))).cumprod().sum())
+        kept_columns = np.array([self._columns[node] for node in stay], np.int64)
+        moved = self.prefix + kept_columns
+        still = int((kept_columns == np.arange(len(kept_columns))).cumprod().sum())
         first = self.prefix + still
         trunk = sum(wanted[node] == len(nodes) for node in stay)
         self._columns = {node: column for column, node in enumerate(stay[trunk:])}
         self.prefix += trunk
-        rest = own[trunk:]
+        rest = kept_columns[trunk:]
         self._depths, self._sees = self._depths[rest], self._sees[np.ix_(rest, rest)]
         return first, moved[still:]

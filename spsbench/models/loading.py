@@ -84,13 +84,15 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
     precision = Precision(dtype)
     # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
     named = torch.float32 if precision.quantise is not None else getattr(config, "dtype", None)
-    own = named if precision.dtype == AUTO else DTYPES.get(precision.dtype, torch.float32)
+    computed = named if precision.dtype == AUTO else DTYPES.get(precision.dtype, torch.float32)
     if device.type != "cpu":
         return f"the device is {device.type}"
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
         return "the packages onnxruntime and onnx are not installed"
-    if own not in (torch.float32, None):
-        return f"it computes in {str(own).removeprefix('torch.')} (--dtype float32 runs over ONNX Runtime)"
+    if computed not in (torch.float32, None):
+        return (
+            f"it computes in {str(computed).removeprefix('torch.')} (--dtype float32 runs over ONNX Runtime)"
+        )
     try:
         t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
     except NotCovered as reason:
@@ -132,13 +134,13 @@ def torch_under(
         why = f"{config.model_type} caps its logits, so that a draft of it proposes every token."
         raise UsageError(why, flag=flag, remedy="Train one without a separate vocabulary.")
     dtype = dtype or target.dtype
-    model = _layers(draft, config, dtype).to(target.device)
-    model.set_input_embeddings(_in(target.model.get_input_embeddings(), dtype))
+    model = _load_layers(draft, config, dtype).to(target.device)
+    model.set_input_embeddings(_in_dtype(target.model.get_input_embeddings(), dtype))
     head = target.model.get_output_embeddings()
     if draft.vocabulary is not None:
         ids = torch.from_numpy(draft.ids_below(vocab_size)).to(target.device)
         head = SomeTokens(head, ids)
-    model.set_output_embeddings(_in(head, dtype))
+    model.set_output_embeddings(_in_dtype(head, dtype))
     model.config.vocab_size = config.vocab_size
     return SharingTorchLM(model.eval(), vocab_size)
 
@@ -176,15 +178,15 @@ class SharingTorchLM(TorchLM):
         self.parameters -= 0 if table is head.weight else table.numel()
 
 
-def _layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
+def _load_layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
     """Build the layers and the final norm as stored, between an embedding and a head of one row to be
     replaced.
     """
     from transformers import AutoModelForCausalLM
 
-    own = copy.deepcopy(config)
-    own.vocab_size, own.tie_word_embeddings = 1, False
-    model = AutoModelForCausalLM.from_config(own, dtype=dtype)
+    layers_config = copy.deepcopy(config)
+    layers_config.vocab_size, layers_config.tie_word_embeddings = 1, False
+    model = AutoModelForCausalLM.from_config(layers_config, dtype=dtype)
     ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings())}
     names = [name for name, part in model.named_parameters() if id(part) not in ends]
     state = {name: torch.from_numpy(draft.stored.read(name).copy()) for name in names}
@@ -192,7 +194,7 @@ def _layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def _in(part: Any, dtype: torch.dtype) -> Any:
+def _in_dtype(part: Any, dtype: torch.dtype) -> Any:
     """Return a module in a dtype: itself if it has it."""
     return part if part.weight.dtype == dtype else copy.deepcopy(part).to(dtype)
 
@@ -330,7 +332,7 @@ def _load_sharing(
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
     sharing.draft.require_target(hidden, count, embedding, flag)
-    with typed_errors(source.name, flag), _complete(source.name, flag):
+    with typed_errors(source.name, flag), _all_weights_required(source.name, flag):
         if isinstance(target, OnnxLM):
             return onnx_under(target, sharing.draft, source.config, vocab_size, precision.bits)
         assert isinstance(target, TorchLM)
@@ -344,24 +346,24 @@ def _load_sharing(
 
 def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxModel:
     cpu = torch.device("cpu")
-    # Once: a draft that shares its tensors asks for it, too.
+    # Cached, since a draft that shares its tensors asks for it too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
         stored = Checkpoint(weights_folder(source, flag))
         border = source.tokenizer.border
-        with _complete(source.name, flag):
+        with _all_weights_required(source.name, flag):
             require_head(source, stored, flag)
             require_one_head(source, stored, flag)
             over_onnx = partial(_over_onnx, source.config, border, stored, vocab_size, threads, reference)
             model = over_onnx(dtype)
-            # Of rounded weights what they were rounded from is compared.
+            # For rounded weights the original weights are compared.
             whole = model if model.bits is None else over_onnx("float32")
         require_same_logits(whole, source, lambda: load_torch(source, "float32", cpu, vocab_size, flag), flag)
         return model
 
 
 @contextmanager
-def _complete(name: str, flag: str) -> Iterator[None]:
+def _all_weights_required(name: str, flag: str) -> Iterator[None]:
     """Refuse a checkpoint that lacks a weight which the block reads."""
     try:
         yield
@@ -430,7 +432,7 @@ def read_config(name: str, flag: str) -> Any:
 
 def weights_bytes(config: Any, dtype: str) -> int:
     """Return the size in bytes of the weights of a configuration; nothing is allocated."""
-    return sum(parameter.nbytes for parameter in skeleton(config, _dtype(dtype)).parameters())
+    return sum(parameter.nbytes for parameter in skeleton(config, _weights_dtype(dtype)).parameters())
 
 
 def require_weights_fit(models: dict[str, Any], dtype: str, device: torch.device) -> None:
@@ -452,7 +454,7 @@ def random_model(
     """Return a model of that configuration with the initial weights of its architecture."""
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
-        model = built(config, _dtype(dtype))
+        model = built(config, _weights_dtype(dtype))
     precision = Precision(dtype)
     if backend == TORCH and precision.quantise is not None:
         quantise_built(model, precision, device)
@@ -467,7 +469,7 @@ def random_model(
     return _over_onnx(config, border, LoadedWeights(model), vocab_size, threads, lambda: over_torch, dtype)
 
 
-def _dtype(dtype: str) -> torch.dtype | None:
+def _weights_dtype(dtype: str) -> torch.dtype | None:
     """Return the dtype that weights are made in; quantised weights are made in float32 unless one is
     named.
     """

@@ -65,8 +65,8 @@ def forward_bytes(model: Any, rows: int = 1) -> int:
 def experts_of(model: Any) -> Experts | None:
     """Return the routed experts of a model; None if it has none."""
     config = text_config(model.config)
-    count = _first(config, _EXPERT_COUNTS)
-    per_token = _first(config, _EXPERTS_PER_TOKEN)
+    count = _first_known(config, _EXPERT_COUNTS)
+    per_token = _first_known(config, _EXPERTS_PER_TOKEN)
     size = sum(stored_bytes(part) for name, part in model.named_parameters() if ".experts." in name)
     return Experts(size, count, per_token) if count and per_token and size else None
 
@@ -97,7 +97,7 @@ def forward_bytes_per_token(config: Any, width_bytes: int) -> int:
     return int((6 * hidden + 3 * (getattr(text, "intermediate_size", None) or 4 * hidden)) * width_bytes)
 
 
-def _first(config: Any, names: tuple[str, ...]) -> int:
+def _first_known(config: Any, names: tuple[str, ...]) -> int:
     values = (getattr(config, name, None) for name in names)
     return next((int(value) for value in values if isinstance(value, int)), 0)
 
@@ -183,7 +183,7 @@ def threads_by_size(parameters: int) -> int:
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # others: one byte
+_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # any other: one byte
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _GIB = 1 << 30
 
@@ -207,7 +207,7 @@ def weight_bytes(
         tensors = [*Checkpoint(folder).tensors.values()]
         size = None if tensors else _file_bytes(source, folder, flag)
     if tensors:
-        own = sum(
+        size_bytes = sum(
             tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
             for tensor in tensors
         )
@@ -216,14 +216,14 @@ def weight_bytes(
     else:
         stored = getattr(source.config, "dtype", None)
         stored_width = stored.itemsize if isinstance(stored, torch.dtype) else 4
-        own = size * (width or stored_width) // stored_width
+        size_bytes = size * (width or stored_width) // stored_width
     if precision.quantise is not None and packed_on is not None and width:
         sizes = packed_bytes(skeleton(source.config), precision, packed_on, width)
-        own -= sum(whole - packed for whole, packed in sizes.values())
+        size_bytes -= sum(whole - packed for whole, packed in sizes.values())
     if source.sharing is not None:  # the rows that a trained draft takes from its target's head
         draft = source.sharing.draft
-        own += len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
-    return own
+        size_bytes += len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
+    return size_bytes
 
 
 def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
@@ -242,8 +242,8 @@ def computed_width(source: ModelSource, dtype: str) -> int:
     ``weight_bytes``.
     """
     precision = Precision(dtype)
-    own = torch.float32 if precision.quantise is not None else getattr(source.config, "dtype", None)
-    wanted = DTYPES.get(precision.dtype) or own
+    stored = torch.float32 if precision.quantise is not None else getattr(source.config, "dtype", None)
+    wanted = DTYPES.get(precision.dtype) or stored
     return wanted.itemsize if isinstance(wanted, torch.dtype) else 4
 
 

@@ -234,13 +234,13 @@ class Builder:
         if self._ways == "both":
             branches = {
                 f"{side}_branch": self._branch(way, states, number, outputs)
-                for side, way in (("then", self._dense), ("else", self._fused))
+                for side, way in (("then", self._dense_attention), ("else", self._fused_attention))
             }
             self._node("If", ["dense"], outputs, **branches)
         elif self._ways == "dense":
-            self._dense(states, number, outputs)
+            self._dense_attention(states, number, outputs)
         else:
-            self._fused(states, number, outputs, sequence)
+            self._fused_attention(states, number, outputs, sequence)
         return outputs[0]
 
     def _branch(
@@ -250,19 +250,21 @@ class Builder:
         graph's.
         """
         outside, self._nodes = self._nodes, []
-        own = [f"{way.__name__}.{name}" for name in outputs]
-        way(states, number, own)
+        branch_outputs = [f"{way.__name__}.{name}" for name in outputs]
+        way(states, number, branch_outputs)
         plan = self._plan
         value = helper.make_tensor_value_info
         floats = TensorProto.FLOAT
         slots: list[str | int | None] = ["b", plan.kv_heads, "slots", plan.head_dim]
-        infos = [value(own[0], floats, ["b", "n", plan.heads * plan.head_dim])]
-        infos += [value(name, floats, slots) for name in own[1:]]
-        graph = helper.make_graph(self._nodes, own[0], [], infos)
+        infos = [value(branch_outputs[0], floats, ["b", "n", plan.heads * plan.head_dim])]
+        infos += [value(name, floats, slots) for name in branch_outputs[1:]]
+        graph = helper.make_graph(self._nodes, branch_outputs[0], [], infos)
         self._nodes = outside
         return graph
 
-    def _fused(self, states: Sequence[str], number: int, outputs: list[str], sequence: str = "") -> None:
+    def _fused_attention(
+        self, states: Sequence[str], number: int, outputs: list[str], sequence: str = ""
+    ) -> None:
         plan = self._plan
         window = self._plan.windows[number]
         caches = [f"{kind}_{number}{sequence}" for kind in ("key", "value")]
@@ -277,7 +279,7 @@ class Builder:
             local_window_size=window if window else -1,
         )
 
-    def _dense(self, states: Sequence[str], number: int, outputs: list[str]) -> None:
+    def _dense_attention(self, states: Sequence[str], number: int, outputs: list[str]) -> None:
         """Compute attention by two products for each head of keys, with those of all rows and heads that
         share it.
 
@@ -288,10 +290,10 @@ class Builder:
         both, groups = plan.heads + shared, plan.heads // shared
         joined = self._node("Concat", [*states], axis=-1) if states[1] else states[0]
         parts = self._reshaped(joined, -1, both + shared, 1, width)  # every token as a sequence of its own
-        turned, values = self._parts(parts, both, shared)
+        turned, values = self._split_heads(parts, both, shared)
         if plan.rotates[number]:
             turned = self._node("RotaryEmbedding", [turned, "positions", "cos", "sin"])
-        queries, keys = self._parts(turned, plan.heads, shared)
+        queries, keys = self._split_heads(turned, plan.heads, shared)
         self._node("ScatterND", [f"key_{number}", "places", keys], [outputs[1]])
         self._node("ScatterND", [f"value_{number}", "places", values], [outputs[2]])
         queries = self._swapped(self._reshaped(queries, -1, shared, groups * width))
@@ -307,7 +309,7 @@ class Builder:
         wanted = self._constant(f"shape_{'_'.join(map(str, shape))}", np.array(shape))
         return self._node("Reshape", [x, wanted], [out] if out else None)
 
-    def _parts(self, x: str, *heads: int) -> list[str]:
+    def _split_heads(self, x: str, *heads: int) -> list[str]:
         """Split x into parts [n, heads, 1, width], one for each number of heads."""
         sizes = self._constant(f"sizes_{'_'.join(map(str, heads))}", np.array(heads))
         outputs = [f"{x}.{place}" for place in range(len(heads))]
@@ -370,7 +372,7 @@ class Builder:
 
     def _matrix(self, x: str, names: Sequence[str], scale: float = 1.0, out: str = "") -> str:
         """Return x W^T + b of linear layers with one input, joined."""
-        weight = self._joined(names, "weight", scale)
+        weight = self._joined_weights(names, "weight", scale)
         has_bias = f"{names[0]}.bias" in self._stored
         outputs = [out] if out and not has_bias else None
         product = (
@@ -380,10 +382,10 @@ class Builder:
         )
         if not has_bias:
             return product
-        bias = self._weight(f"{names[0]}.bias", self._joined(names, "bias", scale))
+        bias = self._weight(f"{names[0]}.bias", self._joined_weights(names, "bias", scale))
         return self._node("Add", [product, bias], [out] if out else None)
 
-    def _joined(self, names: Sequence[str], part: str, scale: float) -> Floats:
+    def _joined_weights(self, names: Sequence[str], part: str, scale: float) -> Floats:
         tensors = [self._stored.read(f"{name}.{part}") for name in names]
         for name, tensor in zip(names, tensors, strict=True):
             wanted = self._shapes[name.rpartition(".")[2]][: tensor.ndim]
@@ -412,11 +414,11 @@ class Builder:
             return product
         # The runtime takes whole numbers alone as offsets: ours are multiplied apart, with sums over blocks.
         added = self._node(
-            "MatMul", [self._sums(x, weight.shape[1]), self._weight(f"{name}.offsets", codes.offsets.T)]
+            "MatMul", [self._block_sums(x, weight.shape[1]), self._weight(f"{name}.offsets", codes.offsets.T)]
         )
         return self._node("Add", [product, added], outputs)
 
-    def _sums(self, x: str, width: int) -> str:
+    def _block_sums(self, x: str, width: int) -> str:
         """[1, n, blocks] sums over blocks of x."""
         if x not in self._summed:
             matrix = f"sums_{width}"
@@ -426,7 +428,7 @@ class Builder:
         return self._summed[x]
 
     def _weight(self, name: str, array: npt.NDArray[Any]) -> str:
-        # A contiguous copy, which is let go when the session has packed it.
+        # A contiguous copy, which is freed once the session has packed it.
         self._weights[name] = in_own_pages(array.shape, array.dtype)
         self._weights[name][...] = array
         return name
@@ -472,8 +474,10 @@ class Builder:
                 value("places", longs, ["new", plan.kv_heads, 1, 3]),
                 value("bias", floats, ["queries", "columns"]),
             ]
-            inputs += [value("near", floats, ["queries", "columns"])] if any(plan.windows) else []
-            inputs += [value("dense", TensorProto.BOOL, [])] if self._ways == "both" else []
+            if any(plan.windows):
+                inputs.append(value("near", floats, ["queries", "columns"]))
+            if self._ways == "both":
+                inputs.append(value("dense", TensorProto.BOOL, []))
         outputs = [
             value("logits", floats, [several, "wanted", plan.vocab_size]),
             value(FEATURES, floats, [several, "n", plan.hidden]),

@@ -105,14 +105,14 @@ class _Placed:
         if branches is None:
             branches = Branches(np.arange(start, end), np.tri(n, dtype=np.bool_))
         first = end - len(branches.positions)
-        own = branches.positions[-n:, None]
-        self._positions[:] = own
+        positions = branches.positions[-n:, None]
+        self._positions[:] = positions
         self._places[:, :, 0, 2] = np.arange(start, end)[:, None]
         self._bias[:, :, :first] = 0.0
         self._bias[:, :, first:end] = np.where(branches.sees, 0.0, -np.inf)[:, None]
         self._bias[:, :, end:] = -np.inf
         if self._window:
-            far = own - np.append(np.arange(first), branches.positions) >= self._window
+            far = positions - np.append(np.arange(first), branches.positions) >= self._window
             self._near[:] = self._bias
             self._near[:, :, :end] += np.where(far, -np.inf, 0.0)[:, None]
 
@@ -222,12 +222,12 @@ class OnnxForward:
         hidden = np.zeros((1, n, self._width), np.float32)
         rows = np.arange(n - last, n)
         placed = _Placed(self._plan, n, self._slots) if dense else None
-        own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
-        own = taken_by(session, own, self._plan, placed)
+        inputs = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
+        inputs = taken_by(session, inputs, self._plan, placed)
         outputs = {"logits": np.zeros((1, last, self._plan.vocab_size), np.float32)}
         if self._keeps_features:
             outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
-        binding = bind(session, own, self.memory | self._crossed, outputs)
+        binding = bind(session, inputs, self.memory | self._crossed, outputs)
         logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
         bound = (binding, hidden[0], logits, features[0] if features else None, placed)
         if n <= _MOST_ROWS_KEPT:

@@ -91,7 +91,7 @@ class Cut:
         nucleus = sampling.top_p < 1.0
         if not top_k and not nucleus:
             return cls(width, width, 0, False) if width <= _ALL else Unstaged(f"all of {width:,} tokens")
-        # Some more than k, for those that tie with the last.
+        # More than k, for tokens that tie with the last.
         most = max(_MOST, top_k + _MOST // 4)
         if top_k > _MOST_K:
             return Unstaged(f"top-k {top_k:,}")
@@ -151,13 +151,13 @@ class Operators:
         else:
             weights = falling
             reached = self("LessOrEqual", last, self.constant([0.0], _FLOAT))
-        self("Not", reached, out="wide")  # of NaN, too, which no comparison holds of
+        self("Not", reached, out="wide")  # true for NaN too, for which no comparison holds
         self("GatherElements", weights, "order", axis=1, out="weights")
 
     def _largest(self, logits: str) -> None:
         best = self("ArgMax", logits, axis=-1, keepdims=1, out="ids")
         value = self("GatherElements", logits, best, axis=1)
-        # Times nothing: what is left is 0, or NaN where any logit or the largest is no number.
+        # The largest less itself is 0, or NaN where it is infinite or NaN.
         nothing = self("Sub", value, value)
         total = self("ReduceSum", logits, self.constant([1]), keepdims=1)
         self("Or", self("IsNaN", nothing), self("IsNaN", total), out="wide")
@@ -281,7 +281,7 @@ class _Memory:
         self._certain = np.ones((n, 1), np.float32)
         self.picks, self.u = np.zeros((n, 1), np.int64), np.zeros((n, 1))
         self.logits = np.zeros((n, width), np.float32)
-        # As bytes they are looked through without a library's code, which behind a forward is in no cache.
+        # As bytes they are searched without library code, which is not in the caches after a forward.
         self.marks = bytearray(n)
         self._wide = np.frombuffer(self.marks, np.bool_).reshape(n, 1)
 
@@ -359,8 +359,8 @@ def runtime_errors() -> tuple[type[Exception], ...]:
     """Return what the runtime raises: its own errors have no base, and its bindings raise Python's."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
-    return (RuntimeError, *own)
+    raised = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (RuntimeError, *raised)
 
 
 def run_bound(session: InferenceSession, binding: Any) -> None:
@@ -376,7 +376,7 @@ def run_bound(session: InferenceSession, binding: Any) -> None:
 
 
 def as_python(error: Exception) -> RuntimeError:
-    """An error of the runtime as Python's own, with all that it says."""
+    """Return an error of the runtime as Python's own, with its whole message."""
     return RuntimeError(_RUNTIME + (_CODE.sub("", str(error)) or type(error).__name__))
 
 
@@ -415,7 +415,7 @@ class Program(ABC):
         self._model, self._forward, self._session = model, forward, session
         self._run = session.run_with_iobinding
         self._k, self._law = k, law_values(cut, sampling)
-        # Behind K judged tokens there is the place of one more.
+        # One more place, after the K judged tokens.
         self._own = _Memory(cut, sampling, k + self.accepts, model.plan.vocab_size)
         self._cache: Mapping[str, Any] = {}
         self._bound: dict[int, tuple[Any, ...]] = {}
@@ -433,11 +433,11 @@ class Program(ABC):
         names = {each.name for each in self._session.get_inputs()}
         arrays = {**inputs, **self._law, "rows": np.arange(n - last, n)}
         arrays = {name: array for name, array in arrays.items() if name in names}
-        wanted = {each.name for each in self._session.get_outputs()}
+        wanted = {output.name for output in self._session.get_outputs()}
         written = {name: array for name, array in outputs.items() if name in wanted}
         return bind(self._session, arrays, self._forward.memory, written)
 
-    def _room(self, end: int) -> None:
+    def _make_room(self, end: int) -> None:
         """Make room in the cache for so many tokens; bindings to a smaller cache are dropped."""
         self._forward.make_room(self._model.length, end)
         if self._cache is not self._forward.memory:
@@ -459,36 +459,36 @@ class ProposeProgram(Program):
         n = len(pending)
         start = self._model.length
         k = self._k
-        own = self._own
+        arrays = self._own
         end = start + n
-        self._room(end + k - 1)
-        own.u[:, 0] = u
+        self._make_room(end + k - 1)
+        arrays.u[:, 0] = u
         self._places.write(*range(end - 1, end - 1 + k), *range(end, end + k))
         try:
             tokens, *calls = self._bound.get(n) or self._bind(n)
             tokens.write(*pending)
             for call in calls:
                 self._run(call)
-        except runtime_errors() as error:  # what it wrote into the cache lies behind the cached tokens
+        except runtime_errors() as error:  # what it wrote lies after the cached tokens
             self.failure = refusal(error)
-            return Proposed(own.picks[:0, 0], own.rows(0), None)
-        marked = own.marks.find(1)
+            return Proposed(arrays.picks[:0, 0], arrays.rows(0), None)
+        marked = arrays.marks.find(1)
         sure = k if marked < 0 else marked
         # The last token that was drawn is pending; at a row that is not decided all before it are read.
         self._model.restore(end + min(sure, k - 1))
         return Proposed(
-            own.picks[:sure, 0].copy(), own.rows(sure), None if sure == k else own.of(sure, sure + 1)
+            arrays.picks[:sure, 0].copy(), arrays.rows(sure), None if sure == k else arrays.of(sure, sure + 1)
         )
 
     def _bind(self, n: int) -> tuple[Any, ...]:
         first = _Written(f"{n}q")
-        own = self._own
+        arrays = self._own
         k = self._k
         seen, total = np.split(self._places.array(np.int32), 2)
         calls = []
         for i in range(k):
-            tokens = own.picks[i - 1 : i] if i else first.array(np.int64)[None]
-            inputs, outputs = own.part(i, i + 1)
+            tokens = arrays.picks[i - 1 : i] if i else first.array(np.int64)[None]
+            inputs, outputs = arrays.part(i, i + 1)
             inputs |= {"tokens": tokens, "seen": seen[i : i + 1], "total": total[i : i + 1].reshape(())}
             calls.append(self._binding(inputs, outputs, 1))
         self._bound[n] = bound = first, *calls
@@ -503,13 +503,13 @@ class VerifyProgram(Program):
     def _prepare(self, cut: Cut) -> None:
         k = self._k
         self._tokens, self._places, self._answer = _Written(f"{k + 1}q"), _Written("2i"), _Written("2q")
-        # Behind full acceptance nothing was drafted: no token, without weight.
+        # After full acceptance nothing was drafted: a row without weight.
         self._draft_ids = np.full((k + 1, cut.most), -1)
         self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
 
     def __call__(self, pending: int, draft: Draft, u: Floats) -> Verified | None:
         k = self._k
-        own = self._own
+        arrays = self._own
         drawn_from = draft.drawn_from
         start = self._model.length
         if draft.count != k or self.failure:
@@ -518,7 +518,7 @@ class VerifyProgram(Program):
             isinstance(drawn_from, StagedRows)
             and not drawn_from.others
             and drawn_from.weights.shape == self._draft_weights[:k].shape
-            and (drawn_from.ids is None) == (own.ids is None)
+            and (drawn_from.ids is None) == (arrays.ids is None)
         ):
             if drawn_from.ids is not None:
                 self._draft_ids[:k] = drawn_from.ids
@@ -526,10 +526,10 @@ class VerifyProgram(Program):
         elif k:
             return None
         end = start + k + 1
-        self._room(end)
+        self._make_room(end)
         drafted = draft.on_host()
         self._tokens.write(pending, *drafted)
-        own.u[:, 0] = u
+        arrays.u[:, 0] = u
         self._places.write(end - 1, end)
         try:
             (call,) = self._bound.get(k) or self._bind()
@@ -539,8 +539,8 @@ class VerifyProgram(Program):
             return None
         self._model.restore(end)
         accepted, token = self._answer.read()
-        decision = None if 1 in own.marks else Decision(drafted, accepted, token, None)
-        return Verified(own.rows(k + 1), decision)
+        decision = None if 1 in arrays.marks else Decision(drafted, accepted, token, None)
+        return Verified(arrays.rows(k + 1), decision)
 
     def _bind(self) -> tuple[Any, ...]:
         inputs, outputs = self._own.part(0, self._k + 1)

@@ -154,15 +154,15 @@ def load_pair(
         target = _target(source, dtypes, device, backend, threads, placement, ranks)
     if device.type == "cpu":
         threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
-        # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
+        # Over ONNX Runtime torch has only small work, and its threads would wait for the runtime's.
         torch.set_num_threads(threads if backend == TORCH else 1)
     if source.is_one(dtypes) and ranks is None:
         draft = target.twin()
     else:
         draft = load(source.draft, dtypes[1], device, source.vocab_size, "--draft", backend, threads, target)
     info: dict[str, Any] = {
-        "target": target_info or _tested(target, source.target),
-        "draft": _tested(draft, source.draft),
+        "target": target_info or _tested_info(target, source.target),
+        "draft": _tested_info(draft, source.draft),
     }
     info["threads"] = threads or torch.get_num_threads()
     return Pair(target, draft, source.tokenizer, device, info, source.is_one(dtypes))
@@ -215,7 +215,7 @@ def _target(
     return load(source.target, dtype, device, vocab_size, "--target", backend, threads)
 
 
-def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
+def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
     """Return what a run records of a model that passes its self-test."""
     test = require_exact_rollback(model, part.name)
     built = model.model if isinstance(model, TorchLM) else None

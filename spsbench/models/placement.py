@@ -105,7 +105,7 @@ class Placement:
         if self.modules is None and precision.quantise is not None and device.type == "cuda":
             self._require_gpus(weights.known)
         if self.modules is not None:
-            for place, size in _sizes(self.modules, target, precision).items():
+            for place, size in _bytes_by_device(self.modules, target, precision).items():
                 needed[place] = needed.get(place, 0) + size
         for place, size in needed.items():
             available = available_bytes(place)
@@ -238,10 +238,10 @@ def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
 
     def walk(part: Any, name: str) -> None:
         inside = f"{name}." if name else ""
-        own = modules.get(name, _device_of(name, modules))
+        device = modules.get(name, _device_of(name, modules))
         within = {where for key, where in modules.items() if key.startswith(inside) and key != name}
-        if own is not None and within <= {own}:
-            device_of[name] = own
+        if device is not None and within <= {device}:
+            device_of[name] = device
             return
         for child, module in part.named_children():
             walk(module, inside + child)
@@ -254,7 +254,7 @@ def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
     return device_of
 
 
-def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.device, int]:
+def _bytes_by_device(modules: Modules, config: Any, precision: Precision) -> dict[torch.device, int]:
     """Return the bytes of weights on each device; none on disk, and quantised weights on GPUs only."""
     sizes: dict[torch.device, int] = {}
     model = skeleton(config, DTYPES.get(precision.dtype))
@@ -277,9 +277,11 @@ def _usable(
     With ``--device cpu`` these are not GPUs. Quantised weights stay on the kind of device that packed them.
     """
     place = _indexed(device)
-    own = place.index if place.type == "cuda" else place.type
-    usable = ["cpu"] if own == "cpu" else [name for name in memory if not (quantised and name == "cpu")]
-    return {name: max(memory[name] - reserved_bytes * (name == own), 0) for name in usable}
+    name_of_place = place.index if place.type == "cuda" else place.type
+    usable = (
+        ["cpu"] if name_of_place == "cpu" else [name for name in memory if not (quantised and name == "cpu")]
+    )
+    return {name: max(memory[name] - reserved_bytes * (name == name_of_place), 0) for name in usable}
 
 
 def _indexed(device: torch.device) -> torch.device:

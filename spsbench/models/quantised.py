@@ -91,7 +91,7 @@ def require_readable(config: Any, method: str | None, device: torch.device, name
             return
         where = "CPU" if device.type == "cpu" else "device"
         reason = f"transformers would turn its weights back into bfloat16 on this {where}"
-    except Exception as error:  # of each method its own
+    except Exception as error:  # each method has its own
         cause = error
         reason = next(iter(str(error).splitlines()), type(error).__name__).split(" - supported types")[0]
         kind = UnavailableError if isinstance(error, ImportError) else UsageError
@@ -157,7 +157,7 @@ def loading_settings(config: Any, precision: Precision, device: torch.device) ->
     from transformers import TorchAoConfig
 
     model = skeleton(config)
-    kept = _kept(model)
+    kept = _unquantised_modules(model)
     quantised = _layers(model, precision.quantise, device)
     others = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     left = [name for name in others if name not in quantised]
@@ -208,7 +208,7 @@ def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.
     """Return the linear layers that are quantised, by name."""
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    kept = _kept(model)
+    kept = _unquantised_modules(model)
     block = _ROWS_OF_INT4 if device.type == "cpu" else 1
     return {
         name: part
@@ -219,7 +219,7 @@ def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.
     }
 
 
-def _kept(model: Any) -> list[str]:
+def _unquantised_modules(model: Any) -> list[str]:
     """Return the modules that transformers leaves unquantised: embedding, head, what must stay in float32."""
     from transformers.quantizers.base import HfQuantizer
 

@@ -68,12 +68,12 @@ def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams
             why = f"the {FILE} of {name} asks for {key} {as_typed(value)}, which {flag} {RECOMMENDED} lacks."
             search = f"A beam search is {flag} {BEAM}. " if key == "num_beams" else ""
             raise UsageError(why, flag=flag, remedy=search + remedy)
-    own = validate(_Values, settings, lambda key: f"{FILE} of {name}: {key}")
-    values = {key: value for key in _Values.model_fields if (value := getattr(own, key)) is not None}
+    checked = validate(_Values, settings, lambda key: f"{FILE} of {name}: {key}")
+    values = {key: value for key in _Values.model_fields if (value := getattr(checked, key)) is not None}
     if not sampled:
         values = {key: value for key, value in values.items() if key in _HISTORY}
     process = Processing(
-        **{each.name: values[each.name] for each in fields(Processing) if each.name in values}
+        **{field.name: values[field.name] for field in fields(Processing) if field.name in values}
     )
     return SamplingParams(
         **{key: values[key] for key in _DRAWS if key in values},

@@ -47,13 +47,13 @@ def compared(model: CausalLM, reference: CausalLM, seed: int = 0) -> Compared:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(model.vocab_size, (n,), generator=generator)
     tokens = torch.cat([model.as_prompt(drawn), drawn[:1]])
-    own = model.score_uncached(tokens).double()
+    logits = model.score_uncached(tokens).double()
     other = reference.score_uncached(tokens).double()
-    both = own.isfinite() & other.isfinite()
+    both = logits.isfinite() & other.isfinite()
     scale = float(other[both].abs().max().clamp_min(1e-9))
-    if bool((own.isnan() | other.isnan()).any()) or bool((own.isfinite() != other.isfinite()).any()):
+    if bool((logits.isnan() | other.isnan()).any()) or bool((logits.isfinite() != other.isfinite()).any()):
         return Compared(float("inf"), n)
-    return Compared(float((own - other)[both].abs().max()) / scale, n)
+    return Compared(float((logits - other)[both].abs().max()) / scale, n)
 
 
 def require_same_logits(
@@ -69,7 +69,7 @@ def require_same_logits(
     Raises:
         UnavailableError: the largest difference is beyond rounding.
     """
-    key = source.key(_version())  # another graph is another answer
+    key = source.key(_version())  # another graph may give another answer
     kept = kept_answer(KIND, key) or {}
     if isinstance(difference := kept.get("difference"), float) and isinstance(kept.get("tokens"), int):
         comparison = Compared(difference, kept["tokens"])

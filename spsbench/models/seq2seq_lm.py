@@ -102,7 +102,7 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         self.layers = decoder_layers(model.config)
         heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
         width = getattr(config, "d_kv", None) or config.hidden_size // heads
-        # Of a token of the source as of one of the output: each layer attends to both.
+        # For tokens of source and output alike: each layer attends to both.
         self.kv_bytes_per_token = int(2 * self.layers * heads * width * self.dtype.itemsize)
         self._encoded: Encoded | None = None
         self._read = 0
@@ -145,10 +145,10 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         source = tokens[:cut].unsqueeze(0)
 
         def forward(ids: Tensor, states: Tensor | None) -> Any:
-            own = {} if states is None else {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}
-            return self.model(input_ids=source, decoder_input_ids=ids, use_cache=False, **own)
+            encoded = {} if states is None else {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}
+            return self.model(input_ids=source, decoder_input_ids=ids, use_cache=False, **encoded)
 
-        return self._parts(tokens[cut:], last, rows, forward)
+        return self._logits_by_part(tokens[cut:], last, rows, forward)
 
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
         cut = self.border.source_length(tokens.tolist())
@@ -351,7 +351,7 @@ class _DecoderBuilder(_T5Builder):
     def _signature(self) -> tuple[list[Any], list[Any]]:
         inputs, outputs = super()._signature()
         kept = [each for each in inputs if each.name not in ("cos", "sin")]
-        return kept + _crossed_infos(self._whole), [each for each in outputs if each.name != "features"]
+        return kept + _crossed_infos(self._whole), [output for output in outputs if output.name != "features"]
 
 
 def _crossed_infos(plan: T5Plan) -> list[Any]:

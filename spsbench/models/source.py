@@ -72,8 +72,8 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
     try:
         content = json.loads(file.read_bytes())
         parts = {part: content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}
-        grown = {part: _growth(rules) for part, rules in parts.items()}
-        grown["post_processor"] = _added(content.get("post_processor"))
+        grown = {part: _most_growth(rules) for part, rules in parts.items()}
+        grown["post_processor"] = _most_added_tokens(content.get("post_processor"))
         padding = content.get("padding") or {}
         fixed = padding.get("strategy")
         grown["padding"] = max(
@@ -89,12 +89,12 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
             )
 
 
-def _growth(rules: Any) -> int:
+def _most_growth(rules: Any) -> int:
     """Return how many characters one may become, at most."""
     if isinstance(rules, list):
         product = 1
         for rule in rules:
-            product *= min(_growth(rule), 10 * _MOST_GROWTH)
+            product *= min(_most_growth(rule), 10 * _MOST_GROWTH)
             if product > _MOST_GROWTH:
                 break
         return product
@@ -108,13 +108,13 @@ def _growth(rules: Any) -> int:
         return -(-added // len(literal)) or 1 if literal else 1 + added
     if rules.get("type") == "Prepend":
         return 1 + len(str(rules.get("prepend", "")))
-    return _growth([value for value in rules.values() if isinstance(value, (list, Mapping))])
+    return _most_growth([value for value in rules.values() if isinstance(value, (list, Mapping))])
 
 
-def _added(rules: Any) -> int:
+def _most_added_tokens(rules: Any) -> int:
     """Return how many tokens are added to a text, at most."""
     if isinstance(rules, list):
-        return sum(map(_added, rules))
+        return sum(map(_most_added_tokens, rules))
     if not isinstance(rules, Mapping):
         return 0
     known = rules.get("special_tokens")
@@ -124,7 +124,9 @@ def _added(rules: Any) -> int:
     written = [
         piece.get("SpecialToken") or {} for key in ("single", "pair") for piece in rules.get(key) or ()
     ]
-    return sum(sizes.get(piece.get("id"), 1) for piece in written) + _added(rules.get("processors"))
+    return sum(sizes.get(piece.get("id"), 1) for piece in written) + _most_added_tokens(
+        rules.get("processors")
+    )
 
 
 def _too_much(name: str, flag: str, what: str, most: int) -> UnavailableError:
@@ -156,7 +158,7 @@ def require_generative(config: Any, name: str, flag: str) -> None:
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
         raise UsageError(why, flag=flag, remedy="Choose a model like T5 or BART.")
-    reason = _state(config, model_class)
+    reason = _other_state(config, model_class)
     if reason is not None:
         raise UsageError(
             f"{name} ({config.model_type}) {reason}, which cannot be rolled back after a rejected draft "
@@ -166,7 +168,7 @@ def require_generative(config: Any, name: str, flag: str) -> None:
         )
 
 
-def _state(config: Any, model_class: Any) -> str | None:
+def _other_state(config: Any, model_class: Any) -> str | None:
     """Return what state the model keeps besides one row per token; None if there is none."""
     from transformers import DynamicCache
 
@@ -263,7 +265,7 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     location = _location(name, flag)
     read = revision
     if not Path(location).is_dir():
-        # Of a commit the hub's cache knows what there is, so that nothing is asked twice.
+        # For a commit the hub's cache knows its files, so that nothing is asked twice.
         read = pinned(location, revision, flag) or revision
     with typed_errors(name, flag):  # after it, since a hub that has just failed is left alone
         if is_trained(Path(location)):
@@ -382,7 +384,9 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
         remedy = f"Use --drafter heads:from={name}."
         raise UsageError(f"{name} is a head of the kind {draft.kind}, not a model.", flag=flag, remedy=remedy)
     over = text_config(target.config)
-    embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
+    embedding = (
+        embedding_of(target, "--target") or draft.target.embedding
+    )  # otherwise it is checked at loading
     draft.require_target(over.hidden_size, over.vocab_size, embedding, flag)
     require_bounded_config(draft.config, name, flag)
     config = layer_config(draft)
@@ -449,8 +453,8 @@ def decoder_start(config: Any, settings: Mapping[str, Any] | None, name: str, fl
     """
 
     def setting(key: str) -> Any:
-        own = None if settings is None else settings.get(key)
-        return getattr(config, key, None) if own is None else own
+        generation_value = None if settings is None else settings.get(key)
+        return getattr(config, key, None) if generation_value is None else generation_value
 
     start, forced = setting("decoder_start_token_id"), setting("forced_bos_token_id")
     # Their target language is the first token of the output, which a call of generate() chooses.

@@ -84,8 +84,8 @@ class Meter(SystemClock):
 
         gathering = ("all_reduce", "all_gather_single", "all_gather_tensor")
         scattering = ("reduce_scatter_single", "reduce_scatter_tensor", "wait_tensor")
-        own = (distributed, ("all_reduce", "broadcast"))
-        for module, names in (own, (functional, gathering + scattering)):
+        collectives = (distributed, ("all_reduce", "broadcast"))
+        for module, names in (collectives, (functional, gathering + scattering)):
             for name in names:
                 if hasattr(module, name):  # some were renamed between releases of torch
                     setattr(module, name, self.timed(getattr(module, name)))
@@ -180,8 +180,8 @@ class Ranks:
 
     def agree(self, numbers: Sequence[int], where: str) -> None:
         """Raise ``OutOfStep`` unless all processes have the same numbers, by one reduction of a checksum."""
-        own = checksum(numbers)
-        extremes = torch.tensor([own, -own], device=self.device)
+        checksum_here = checksum(numbers)
+        extremes = torch.tensor([checksum_here, -checksum_here], device=self.device)
         distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
         largest, smallest = extremes[0], -extremes[1]
         if bool(largest != smallest):
@@ -194,7 +194,7 @@ class Ranks:
     def end(self) -> None:
         """End the other processes. Those that wait in a collective for this process end when it exits."""
         if self.leads and not self._busy:
-            with suppress(RuntimeError):  # one is gone already: the error is being reported
+            with suppress(RuntimeError):  # one process has already ended: its error is being reported
                 self.tell(Order.END)
 
 
@@ -212,7 +212,7 @@ def _meet(device: torch.device) -> None:
         store, rank, size = next(rendezvous("env://", timeout=_MEETING))
         here = "spsbench/{}".format  # the key under which a process says that it has come
         store.set(here(rank), "")
-        # The group's own patience begins now, and would be too long for a process that never comes.
+        # The group's own timeout is too long for a process that never starts.
         store.wait([here(other) for other in range(size)], _MEETING)
     except (RuntimeError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
@@ -305,7 +305,7 @@ class SplitLM(TorchLM):
         self._loop = 0
         return pending
 
-    # Plans have a faster way where no gradient can flow, and all processes must take the same.
+    # The sharding plan has a faster path without gradients, and all processes must take the same.
     @torch.inference_mode()
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
         with self.ranks.together("a forward"):
@@ -360,8 +360,8 @@ class SplitLM(TorchLM):
         """See ``CausalLM.forward_bytes``; of one process, which reads its slices only."""
         parts = [*self.model.parameters()]
         # What this process holds of each; some are whole in every one.
-        own = sum((part.to_local() if hasattr(part, "to_local") else part).nbytes for part in parts)
-        return int(super().forward_bytes(rows) * (own / sum(part.nbytes for part in parts)))
+        local_bytes = sum((part.to_local() if hasattr(part, "to_local") else part).nbytes for part in parts)
+        return int(super().forward_bytes(rows) * (local_bytes / sum(part.nbytes for part in parts)))
 
     def twin(self) -> NoReturn:
         self.with_features(TENSOR_PARALLEL)

@@ -171,7 +171,7 @@ class Tokenizer:
             try:
                 messages = [{"role": role, "content": mark}, {"role": "user", "content": "a"}]
                 self._roles[role] = mark in self._rendered(messages, add_generation_prompt=True)
-            except Exception:  # a template raises what it likes, of any type
+            except Exception:  # a template may raise an exception of any type
                 self._roles[role] = False
         return self._roles[role]
 
@@ -211,14 +211,14 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
             flag="--draft",
             remedy="Choose a draft of the target's model family.",
         )
-    ours = {index: token for token, index in target.vocabulary().items()}
-    theirs = {index: token for token, index in draft.vocabulary().items()}
-    if theirs.items() <= ours.items():
+    target_tokens = {index: token for token, index in target.vocabulary().items()}
+    draft_tokens = {index: token for token, index in draft.vocabulary().items()}
+    if draft_tokens.items() <= target_tokens.items():
         return
-    index = min(i for i in theirs if ours.get(i) != theirs[i])
+    index = min(i for i in draft_tokens if target_tokens.get(i) != draft_tokens[i])
     raise UsageError(
-        f"target and draft have different tokenizers: id {index} is {ours.get(index)!r} for the target "
-        f"and {theirs[index]!r} for the draft.",
+        f"target and draft have different tokenizers: id {index} is {target_tokens.get(index)!r} for the "
+        f"target and {draft_tokens[index]!r} for the draft.",
         flag="--draft",
         remedy="Choose a draft of the target's model family.",
     )

