@@ -129,7 +129,7 @@ def test_code_runs_in_a_sandbox_or_not_at_all(
 
     from spsbench.parts.judge import isolation
 
-    monkeypatch.setattr(isolation, "_best", lambda: (None, ("nothing is allowed here",)))
+    monkeypatch.setattr(isolation, "_strongest_level", lambda: (None, ("nothing is allowed here",)))
     refused = cli("run", "humaneval", *SMALL)
     assert refused.code == 2
     assert "--unsafe-exec" in refused.err

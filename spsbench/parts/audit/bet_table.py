@@ -132,26 +132,26 @@ def _greedy(v: View) -> Floats:
     return np.where(best, 1 / v.own, 0.0)
 
 
-def _within(v: View, inside: Bools) -> Floats:
+def _cut_to(v: View, inside: Bools) -> Floats:
     """Return the ratios of the target cut to a part of itself, [n, m]."""
     mass = (v.q * inside).sum(-1)
     return np.where(mass > 0, v.entry(inside) / np.maximum(mass, TINY), 1.0)
 
 
-def _top(v: View, count: int) -> Floats:
+def _cut_to_most_probable(v: View, count: int) -> Floats:
     if v.q.shape[-1] <= count:
         return np.ones_like(v.own)
-    return _within(v, v.q >= np.partition(v.q, -count, axis=-1)[:, -count, None])
+    return _cut_to(v, v.q >= np.partition(v.q, -count, axis=-1)[:, -count, None])
 
 
 def _nucleus(v: View, mass: float) -> Floats:
-    return _within(v, v.below("q", "probability") < mass)
+    return _cut_to(v, v.below("q", "probability") < mass)
 
 
 def _without_last(v: View) -> Floats:
     """End the cut target one token earlier."""
     least = np.where(v.q > 0, v.q, np.inf).min(-1, keepdims=True)
-    return np.where(v.support > 1, _within(v, v.q > least), 1.0)
+    return np.where(v.support > 1, _cut_to(v, v.q > least), 1.0)
 
 
 def _mixture(v: View) -> Floats:
@@ -193,22 +193,22 @@ def _tests_raw(v: View) -> Floats:
 
 def _corrects(v: View, law: Rows) -> Floats:
     """Replace a rejected token from another law than the residual."""
-    return _corrected(v, np.minimum(v.p, v.q), _normal(law(v)))
+    return _corrected(v, np.minimum(v.p, v.q), _normalised(law(v)))
 
 
-def _normal(rows: Floats) -> Floats:
+def _normalised(rows: Floats) -> Floats:
     return np.asarray(rows / np.maximum(rows.sum(-1, keepdims=True), TINY))
 
 
 def _powered(rows: Floats, power: float) -> Floats:
-    return _normal(rows**power)
+    return _normalised(rows**power)
 
 
 def cut_to(rows: Floats, count: int) -> Floats:
     """Cut rows [..., m] to so many of their most probable tokens; 0: to none."""
     if not 0 < count < rows.shape[-1]:
         return rows
-    return _normal(rows * (rows >= np.partition(rows, -count, axis=-1)[..., -count, None]))
+    return _normalised(rows * (rows >= np.partition(rows, -count, axis=-1)[..., -count, None]))
 
 
 def _without_rejected(v: View) -> Floats:
@@ -217,18 +217,18 @@ def _without_rejected(v: View) -> Floats:
     return np.asarray(v.q * (rejected.sum(-1, keepdims=True) - rejected))
 
 
-def _above(v: View, least: float) -> Floats:
+def _draft_above(v: View, least: float) -> Floats:
     """[n, m] the draft's tokens of at least that probability; a row without any drafts nothing."""
     return np.asarray(v.p * (v.p >= least))
 
 
 def _drafts_above(v: View, least: float) -> Floats:
-    return _normal(_above(v, least))
+    return _normalised(_draft_above(v, least))
 
 
 def _leaves_out(v: View, least: float) -> Floats:
     """Leave out a drafted token below that probability; the target draws in its place."""
-    stays = _above(v, least)
+    stays = _draft_above(v, least)
     kept = np.minimum(stays, v.q)
     left, rejected = (np.maximum(each, 0.0) for each in (1 - stays.sum(-1), (stays - kept).sum(-1)))
     return np.asarray(left + v.at(kept) + rejected * v.at(v.residual))
@@ -339,7 +339,7 @@ def _same_numbers(v: View, source: str, order: str) -> Floats:
 # --- laws of a drafted token, its test and its replacement --------------------------------------------
 
 
-def _right(v: View) -> Floats:
+def _drafted_acceptance(v: View) -> Floats:
     """[n] min(1, q / p) of the drafted tokens."""
     return _ratio(v.entry(v.q, v.tested), v.entry(v.p, v.tested))
 
@@ -360,7 +360,7 @@ def _test(v: View, law: Callable[[View, Floats], Floats]) -> Floats:
     """Accept drafted tokens with another probability than min(1, q / p)."""
     if not v.p.size:
         return np.ones(len(v.x))
-    right, accepted = _right(v), v.kind == "a"
+    right, accepted = _drafted_acceptance(v), v.kind == "a"
     other = np.clip(law(v, right), 0.0, 1.0)
     ratio = np.where(accepted, other / np.maximum(right, TINY), (1 - other) / np.maximum(1 - right, 1e-9))
     return np.where((v.tested >= 0) & (accepted | (right < 1 - 1e-6)), ratio, 1.0)
@@ -373,9 +373,9 @@ def _replacement(v: View, law: Rows) -> Floats:
         return np.ones(len(v.x))
     rows = law(v)
     inside = np.where(v.residual > 0, rows, 0.0).sum(-1)  # what cannot come is not bet on
-    own = v.entry(v.residual)
-    ratio = v.entry(rows) / np.maximum(inside * own, TINY)
-    return np.where(rejected & (own > 0) & (inside > 0), ratio, 1.0)
+    entries = v.entry(v.residual)
+    ratio = v.entry(rows) / np.maximum(inside * entries, TINY)
+    return np.where(rejected & (entries > 0) & (inside > 0), ratio, 1.0)
 
 
 def _by_number(v: View, of: str, order: str, low: Floats, high: Floats) -> Floats:
@@ -400,7 +400,7 @@ def _tested_by_pick(v: View, right: Floats, order: str, upper: bool) -> Floats:
 
 
 def _replaced_by_test(v: View, order: str) -> Floats:
-    right = _right(v)
+    right = _drafted_acceptance(v)
     return _by_number(v, "residual", order, right, np.ones_like(right))
 
 
@@ -507,10 +507,10 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
     yield Bet(PENALISES_TWICE, 0.9, partial(_from_whole_rows, name=PENALISES_TWICE))
     yield Bet("cuts one token too many", 0.9, _without_last, False)
     for count in (20, 40, 50):
-        yield Bet(f"cuts to the {count} best", 0.9, partial(_top, count=count), False)
+        yield Bet(f"cuts to the {count} best", 0.9, partial(_cut_to_most_probable, count=count), False)
     for mass in (0.9, 0.95, 0.99):
         yield Bet(f"cuts to a mass of {mass}", 0.9, partial(_nucleus, mass=mass), False)
-    yield Bet("cuts by min-p", 0.9, lambda v: _within(v, v.q >= 0.05 * v.q.max(-1, keepdims=True)), False)
+    yield Bet("cuts by min-p", 0.9, lambda v: _cut_to(v, v.q >= 0.05 * v.q.max(-1, keepdims=True)), False)
     for bits in (8, 11):
         yield Bet(f"has uniform numbers of {bits} bits", 0.9, partial(_coarse, of="q", bits=bits), False)
         yield Bet(f"picks by numbers of {bits} bits", 0.8, partial(_coarse, of="p", bits=bits))
@@ -547,7 +547,7 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
 
 
 def _stages() -> Iterator[Bet]:
-    for name, share, law in (*_DRAFTS, ("drafts any token", 0.01, lambda v: _normal(v.p > 0))):
+    for name, share, law in (*_DRAFTS, ("drafts any token", 0.01, lambda v: _normalised(v.p > 0))):
         yield Bet(name, share, partial(_pick, law=law), place=PICKS)
     for least in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5):  # above a half it is the most probable token alone
         drafted = partial(_drafts_above, least=least)

@@ -241,7 +241,7 @@ class Bets:
         ratios = self._ratios(prompt, x, q, index)
         ratios[PENALISES_TWICE] = _penalised_twice(reading, x, q, index)
         if q.shape[-1] > _WIDEST:
-            (x, tested), (q, p, raw) = _head((x, tested), (q, p, raw))
+            (x, tested), (q, p, raw) = _probable_columns((x, tested), (q, p, raw))
         view = View(x, q, p, raw, index, kind, tested, self._k or 0, self._temperature, support, ratios)
         view.numbers = self._numbers(view)
         return view
@@ -249,7 +249,7 @@ class Bets:
     def _ratios(self, prompt: tuple[int, ...], x: Ints, q: Floats, index: Ints) -> dict[str, Floats]:
         """Return ratios of laws that depend on whole rows and on the tokens before."""
         every, possible = np.arange(len(x)), q > 0
-        own = np.maximum(q[every, x], TINY)
+        probability = np.maximum(q[every, x], TINY)
         seen = np.zeros((len(x), q.shape[-1]), dtype=bool)
         seen[:, list(prompt)] = True
         for n, token in enumerate(x[:-1], start=1):
@@ -259,7 +259,7 @@ class Bets:
         stops = np.isin(x, self._stop_ids)
         stop = np.minimum(q[:, self._stop_ids].sum(-1), 1 - 1e-12)
         ratios = {
-            "any possible token": 1 / (possible.sum(-1) * own),
+            "any possible token": 1 / (possible.sum(-1) * probability),
             LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
             "shuns tokens that are there": tilted(there, mass, 0.5),
             "repeats tokens that are there": tilted(there, mass, 2.0),
@@ -270,7 +270,7 @@ class Bets:
         rows = {"the row before": before, "another row of this text": mean, "the row of another text": usual}
         for name, other in rows.items():
             inside = np.where(possible, other, 0.0).sum(-1)
-            ratios[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * own, TINY), 1.0)
+            ratios[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * probability, TINY), 1.0)
         for source, ids in self._references(x, index):
             known = ids >= 0
             ratios[source] = tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
@@ -295,9 +295,9 @@ class Bets:
         numbers = {(source, order): Numbers.unknown(n) for source in (*AGAIN, THIS_LOOP) for order in ORDERS}
         passed = np.maximum(acceptance(v), _LEAST)
         for order in ORDERS:
-            own = _intervals(v, order)
+            intervals = _intervals(v, order)
             before, loop, test = (numbers[source, order] for source in (BEFORE, LOOP, LAST_TEST))
-            before.pick[1:] = before.final[1:] = own[:-1]
+            before.pick[1:] = before.final[1:] = intervals[:-1]
             known: dict[int, Floats] = {}
             tests: dict[int, float] = {}
             for t, (_, slot) in enumerate(slots):
@@ -309,7 +309,7 @@ class Bets:
                 loop.pick[t] = known.get(step, (0.0, 1.0))
                 loop.final[t] = known.get(_FINAL, (0.0, 1.0))
                 loop.test[t] = tests.get(step, 1.0)
-                known[slot] = _both(known.get(slot), own[t])
+                known[slot] = _intersection(known.get(slot), intervals[t])
                 if slot != _FINAL:
                     tests[step] = min(tests.get(step, 1.0), passed[t])
             for back, earlier in enumerate(reversed(self._last), start=1):
@@ -380,7 +380,7 @@ def _logs(bets: Sequence[Bet], view: View, there: Bools) -> Floats:
         return np.where(there, np.log(np.maximum(ratios, TINY)), 0.0)
 
 
-def _both(known: Floats | None, own: Floats) -> Floats:
+def _intersection(known: Floats | None, own: Floats) -> Floats:
     """Return what two intervals share; the later one where they share nothing."""
     if known is None:
         return own
@@ -413,18 +413,18 @@ def _align(numbers: Numbers, v: View, slots: list[tuple[int, int]], earlier: _Ea
     """Return numbers of an earlier text at the same loop and place; at the same token where loops are
     unknown.
     """
-    own = earlier.intervals[order]
+    intervals = earlier.intervals[order]
     if (v.index < 0).all():
-        n = min(len(v.x), len(own))
-        numbers.pick[:n] = numbers.final[:n] = own[:n]
+        n = min(len(v.x), len(intervals))
+        numbers.pick[:n] = numbers.final[:n] = intervals[:n]
         return
-    there = dict(zip(earlier.slots, own, strict=True))
+    there = dict(zip(earlier.slots, intervals, strict=True))
     for t, (loop, _) in enumerate(slots):
         numbers.pick[t] = there.get((loop, int(v.index[t])), (0.0, 1.0))
         numbers.final[t] = there.get((loop, _FINAL), (0.0, 1.0))
 
 
-def _head(
+def _probable_columns(
     ids: tuple[Ints, Ints], every: tuple[Floats, Floats, Floats]
 ) -> tuple[Iterator[Ints], Iterator[Floats]]:
     """Reduce rows to their most probable tokens, in the order of ids, and one column for all others.

@@ -264,7 +264,7 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
     caches = _caches(wanted.prefix_cache)
     threads = values.threads(wanted.threads)
     if contexts:
-        if any(each.greedy for each in samplings):
+        if any(sampling.greedy for sampling in samplings):
             why = "greedily no token is drawn, and contexts are chosen by what is."
             raise UsageError(why, flag="--contexts", remedy="Leave temperature 0 out.")
         wanted = replace(wanted, max_new_tokens=wanted.max_new_tokens or str(TOKENS))
@@ -477,7 +477,7 @@ def declared(
     """Return how a worker says that its drafts end; contexts are chosen before it writes a text."""
     from spsbench.base import PeerGone
 
-    k = max(each or 0 for each in lookaheads)
+    k = max(lookahead or 0 for lookahead in lookaheads)
     if not k or subject.kind.served:
         return None
     peer = subject.kind.open(subject.load(k, max_new_tokens), folder / "engine.log", False)
@@ -691,7 +691,8 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
     if unclear:
         more = ", a higher --temperature, or a wider --bound" if leaks else ""
         whys = [f"that less than {bound:.1%} leaks could not be shown: {'; '.join(leaks)}"] if leaks else []
-        whys += [f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}"] if few else []
+        if few:
+            whys.append(f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}")
         remedy = f"Give more --texts or --budget{more}."
         raise IncompleteError(f"{'; '.join(whys)}.", flag="--bound" if leaks else "--texts", remedy=remedy)
     if without:

@@ -63,8 +63,8 @@ def _reader_of(
     from spsbench.runner import Reader
 
     _, written = _dtypes(wanted)
-    theirs = None if written is None else DTYPES[written]
-    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(wanted)), theirs
+    written_dtype = None if written is None else DTYPES[written]
+    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(wanted)), written_dtype
 
 
 def audit_file(path: Path, wanted: AuditOptions) -> None:
@@ -76,7 +76,7 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
     if (evidence := evidence_file.read(path, "SAMPLES")) is not None:
         audit_evidence(path, *evidence, wanted)
         return
-    sources, reader, theirs = _reader_of(path, settings, wanted)
+    sources, reader, written_dtype = _reader_of(path, settings, wanted)
     total = sum(1 for _ in reader.read(path))
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
@@ -86,8 +86,8 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
     from spsbench.parts.audit.free_evidence import COARSE, FreeEvidence
     from spsbench.runner import Audit
 
-    audit = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
-    coarse = theirs is not None and theirs.itemsize < 4
+    audit = Audit(models[0], models[1] if len(models) > 1 else None, written_dtype, seed)
+    coarse = written_dtype is not None and written_dtype.itemsize < 4
     free = FreeEvidence(None, slack=COARSE if coarse else None, drawn=False)
     with watching(quiet=quiet, moving=True) as watcher:
         watcher.stage(f"Reading {total} texts", total)
@@ -149,14 +149,19 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
     if url is not None and not url.startswith(("http://", "https://")):
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
     settings = _settings_of_file(path, "--follow", wanted)
-    sources, reader, theirs = _reader_of(path, settings, wanted)
+    sources, reader, written_dtype = _reader_of(path, settings, wanted)
     from spsbench.cli import continued_by, typed
     from spsbench.parts.audit.follow import Follower, State
     from spsbench.report import Table, left
 
     kept = (wanted.out or path.parent) / f"{path.name}.audit.json"
     make_folder(kept.parent, "--out")
-    subject = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
+    subject = {
+        "file": path.name,
+        "every": every,
+        "sampling": reader.sampling.described,
+        "dtype": str(written_dtype),
+    }
     subject["models"] = [source.identity()["fingerprint"] for source in sources]
     state = State.read(kept, subject)
     alarms = list[str]()
@@ -169,14 +174,14 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
         alarms[:] = [finding["why"]]  # the last: there may be many
         say(f"ALARM at line {finding['line']}: {finding['why']}.", quiet=quiet)
         if url is not None:
-            why = _posted(url, finding, min(_WEBHOOK_S, until_s - time.monotonic()))
+            why = _delivery_failure(url, finding, min(_WEBHOOK_S, until_s - time.monotonic()))
             if why is not None:
                 say(f"The webhook failed ({why}).", quiet=quiet)
         return url is not None
 
     until_s = time.monotonic() + budget_s
     try:
-        Follower(path, kept, state, reader, models, every, theirs).run(until_s, tell)
+        Follower(path, kept, state, reader, models, every, written_dtype).run(until_s, tell)
     finally:  # an interruption, too, says what is known
         table = Table([left(whole=True), left()], _followed(state))
         present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=wanted.json, quiet=quiet)
@@ -190,7 +195,7 @@ _FALSE_ALARMS = (
 _WEBHOOK_S = 10.0
 
 
-def _posted(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
+def _delivery_failure(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
     """Return why a finding was not delivered, None if it was; never takes longer than ``limit_s``."""
     import threading
 
@@ -239,7 +244,7 @@ def _show(audit: Audit, free: FreeEvidence, names: list[str], wanted: Common) ->
     from spsbench.stats import ALARM, NO_EVIDENCE, bounds, leakage_bound
 
     facts = audit.judged()
-    beside = [each for each in free.findings() if not each.unjudged]
+    beside = [finding for finding in free.findings() if not finding.unjudged]
     named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
     present(
         lambda: named | facts | {"free": [asdict(each) for each in beside]},

@@ -112,9 +112,9 @@ class Forks:
         self._models, self._sampling = models, sampling
         drafting = drafting or Drafting()
         self.thresholds = (drafting.p_min,) if drafting.p_min else THRESHOLDS
-        own = f"its {drafting.top_k} best tokens"
+        declared = f"its {drafting.top_k} best tokens"
         top_k = drafting.top_k
-        self.cuts = dict(_CUTS) if top_k is None else {own if top_k else next(iter(_CUTS)): top_k}
+        self.cuts = dict(_CUTS) if top_k is None else {declared if top_k else next(iter(_CUTS)): top_k}
         self.fewest = max(LEAST_WITHDRAWN, drafting.n_min)
 
     def rows(self, ids: Sequence[int], last: int = 1) -> tuple[Floats, Floats]:
@@ -237,7 +237,7 @@ def choose(
         covered[turn % 2] = summed[best]
         ids = left[best][1].ids
         chosen.append(ids[:-1] if behind else ids)
-        left = [(nats, place) for nats, place in left if not _alike(place.ids, ids)]
+        left = [(nats, place) for nats, place in left if not _share_an_end(place.ids, ids)]
     return chosen
 
 
@@ -256,7 +256,7 @@ class _Place(NamedTuple):
     expected: float
 
 
-def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _share_an_end(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Return whether one context begins as the other does, or both end alike."""
     n = min(len(one), len(other))
     return one[:n] == other[:n] or one[-_FEWEST:] == other[-_FEWEST:]
@@ -309,13 +309,13 @@ class AtContexts:
                 self._own[depth, number] += math.log(ratio)
             counts[token] += 1
         if prompt not in self._known:
-            own = self._forks.of(prompt)
-            first = int(own.target.argmax())
-            self._known[prompt] = first, self._forks.of([*prompt, first]), own
-        first, behind, own = self._known[prompt]
+            first_fork = self._forks.of(prompt)
+            first = int(first_fork.target.argmax())
+            self._known[prompt] = first, self._forks.of([*prompt, first]), first_fork
+        first, behind, first_fork = self._known[prompt]
         if len(tokens) > 1 and tokens[0] == first:
             self._bet(0, behind, tokens[1])
-        self._bet(1, own, tokens[0])
+        self._bet(1, first_fork, tokens[0])
 
     def _bet(self, where: int, fork: Fork, token: int) -> None:
         if fork.target[token] <= 0:
@@ -326,8 +326,8 @@ class AtContexts:
             self._expected[where, number] += divergence(fork.target, drawn)
 
     def _wealth(self) -> tuple[Floats, Floats]:
-        own, laws = self._own, self._stakes
-        return own - math.log(2 * own.size), laws - math.log(2 * laws.size)
+        target, laws = self._own, self._stakes
+        return target - math.log(2 * target.size), laws - math.log(2 * laws.size)
 
     @property
     def log_e(self) -> float:
@@ -336,14 +336,14 @@ class AtContexts:
 
     def leading(self) -> tuple[str, str | None]:
         """Where the e-value comes from, and what is wrong there if that is a withdrawn draft's law."""
-        own, laws = self._wealth()
-        if laws.max() >= own.max() - math.log(1e3):  # frequencies fit whatever is drawn
+        target, laws = self._wealth()
+        if laws.max() >= target.max() - math.log(1e3):  # frequencies fit whatever is drawn
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
             how, at = self._laws[int(number)]
             few = f"of fewer than {self._forks.fewest} tokens"
             law = f"{WITHDRAWS}: {few}, ended where nothing in {how} reaches {at:g}"
             return (_AFTER, _FIRST)[int(where)], law
-        return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
+        return f"token {int(target.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 
     def finding(self, by_drafts: Mapping[float, float] | None = None) -> Finding:
         """Return which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable.
@@ -357,41 +357,46 @@ class AtContexts:
         drafts = (by_drafts or {}) if self._forks.fewest == LEAST_WITHDRAWN else {}
         free = self._draws.most_common(1)[0][0] if self._draws else None
         places = (0, 1) if free is None else (1 - free,)
-        out, left = dict[float, float](), dict[float, float]()  # the largest log e-value by threshold
-        for at in self._forks.thresholds:
-            judged = {where: self._judged(where, at) for where in places}
+        ruled_out, remaining = (
+            dict[float, float](),
+            dict[float, float](),
+        )  # the largest log e-value by threshold
+        for threshold in self._forks.thresholds:
+            judged = {where: self._log_e_values(where, threshold) for where in places}
             logs = [log_e for those in judged.values() for log_e in those]
-            if (log_e := drafts.get(at, 0.0)) <= -_RULED_OUT:
-                out[at] = log_e
+            if (log_e := drafts.get(threshold, 0.0)) <= -_RULED_OUT:
+                ruled_out[threshold] = log_e
             elif logs:
                 is_out = all(judged.values()) and max(logs) <= -_RULED_OUT
-                (out if is_out else left)[at] = max(logs)
-        if not out and not left:
+                (ruled_out if is_out else remaining)[threshold] = max(logs)
+        if not ruled_out and not remaining:
             why = f"{self._draws.total()} texts are too few for what withdrawn drafts would change here"
             return skipped("withdrawn", f"No threshold is judged: {why}.")
-        few = f"That drafts of fewer than {self._forks.fewest} tokens are withdrawn"
+        claim = f"That drafts of fewer than {self._forks.fewest} tokens are withdrawn"
         parts = []
-        if out:
-            least = -max(out.values()) / math.log(10)
-            parts.append(f"ruled out at thresholds {_listed(out)}, by a factor of 10^{least:.1f} or more")
-        if left:
-            factor = math.exp(-min(max(left.values()), _HUGE))
+        if ruled_out:
+            exponent = -max(ruled_out.values()) / math.log(10)
+            parts.append(
+                f"ruled out at thresholds {_listed(ruled_out)}, by a factor of 10^{exponent:.1f} or more"
+            )
+        if remaining:
+            factor = math.exp(-min(max(remaining.values()), _HUGE))
             probability = f"the target's law is {factor:.2g} times as probable, 20 are needed"
-            parts.append(f"not ruled out at {_listed(left)}: {probability}")
+            parts.append(f"not ruled out at {_listed(remaining)}: {probability}")
         numbers: dict[str, float | int | str | None] = {
             "texts": self._draws.total(),
-            "log10_most": max([*out.values(), *left.values()]) / math.log(10),
-            "ruled_out": len(out),
-            "left": len(left),
+            "log10_most": max([*ruled_out.values(), *remaining.values()]) / math.log(10),
+            "ruled_out": len(ruled_out),
+            "left": len(remaining),
         }
-        return Finding("withdrawn", True, f"{few} is {'; it is '.join(parts)}.", "10^-1.3", numbers)
+        return Finding("withdrawn", True, f"{claim} is {'; it is '.join(parts)}.", "10^-1.3", numbers)
 
-    def _judged(self, where: int, at: float) -> list[float]:
+    def _log_e_values(self, where: int, at: float) -> list[float]:
         """Return the logs of the e-values of a threshold's laws at a place, of those that the draws can
         judge.
         """
         rows = zip(self._laws, self._stakes[where], self._expected[where], strict=True)
-        return [float(log_e) for (_, own), log_e, nats in rows if own == at and nats >= _KNOWABLE]
+        return [float(log_e) for (_, threshold), log_e, nats in rows if threshold == at and nats >= _KNOWABLE]
 
     def is_ruled_out(self, by_drafts: Mapping[float, float] | None = None) -> bool:
         """Whether no withdrawn draft is left that these contexts could show; see ``finding``."""

@@ -160,7 +160,7 @@ class EngineAudit:
         decision: Decision = UNDECIDED
         after, bound = 0, None
         alarm, leading = None, None
-        looks = _looks(self._effort.texts)
+        looks = _evaluation_points(self._effort.texts)
         texts = [each for each in kept if each.line]
         for drawn in chain(texts, self._texts(began, texts, keep)):
             self._add(drawn)
@@ -199,7 +199,7 @@ class EngineAudit:
         """Return how far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
         asks = [self._ask(n, "rows", self._effort.max_new_tokens) for n in range(_COMPARED)]
         law = sampling_of(SamplingParams())
-        asks = [replace(each, sampling=law, logprobs=True) for each in asks]
+        asks = [replace(ask, sampling=law, logprobs=True) for ask in asks]
         return variation(self._peer, asks, self._models)
 
     def _evidence(self) -> Evidence | None:
@@ -234,7 +234,7 @@ class EngineAudit:
             numbers = range(number, min(number + many, texts))
             number = numbers.stop
             try:
-                answered = self._one(number - 1) if many == 1 else self._wave(numbers)
+                answered = self._single_request(number - 1) if many == 1 else self._wave(numbers)
             except protocol.PeerGone as error:
                 self._gone = str(error)
                 return
@@ -247,7 +247,7 @@ class EngineAudit:
                     keep(drawn)
                     yield drawn
 
-    def _one(self, number: int) -> list[_Answered]:
+    def _single_request(self, number: int) -> list[_Answered]:
         ask = self._ask(number, "text", self._effort.max_new_tokens)
         return [(number + 1, ask, self._peer.generate(ask))]
 
@@ -420,26 +420,26 @@ def shared_prompt(
     turn, which is an earlier prompt with its output and another prompt. Beginnings end at the border of a
     block, one token before or after it, or anywhere.
     """
-    own = prompts[number // 4 % len(prompts)]
+    prompt = prompts[number // 4 % len(prompts)]
     other = dice.choice(prompts)
     borders = [
-        n * block + off for block in _BLOCKS for n in range(1, len(own) // block + 1) for off in (-1, 0, 1)
+        n * block + off for block in _BLOCKS for n in range(1, len(prompt) // block + 1) for off in (-1, 0, 1)
     ]
-    cut = dice.choice([*(at for at in borders if at < len(own)), dice.randint(1, max(1, len(own) - 1))])
+    cut = dice.choice([*(at for at in borders if at < len(prompt)), dice.randint(1, max(1, len(prompt) - 1))])
     kind = number % 4
     if kind == 1:
-        return (*own[:cut], *other[-dice.randint(1, len(other)) :])
+        return (*prompt[:cut], *other[-dice.randint(1, len(other)) :])
     if kind == 2:
-        return own if dice.random() < 0.5 else own[:cut]
+        return prompt if dice.random() < 0.5 else prompt[:cut]
     if kind == 3 and before:
         text = dice.choice(before[-8:])
         longer = (*text.prompt, *text.completion, *other)
         if len(longer) <= most:
             return longer
-    return own
+    return prompt
 
 
-def _looks(texts: int) -> list[int]:
+def _evaluation_points(texts: int) -> list[int]:
     """Return the numbers of texts after which the bound is evaluated: doubling, and the last."""
     doubled = [FIRST_LOOK << n for n in range(max(texts // FIRST_LOOK, 1).bit_length())]
     return [*(count for count in doubled if count < texts), texts]
@@ -502,7 +502,8 @@ class Setting:
         """The setting for the screen, e.g. ``K=4, T=0.8``."""
         s = self.sampling
         cuts = [f"top-k {s.top_k}"] if s.top_k else []
-        cuts += [f"top-p {s.top_p:g}"] if s.top_p < 1 else []
+        if s.top_p < 1:
+            cuts.append(f"top-p {s.top_p:g}")
         drawn = ["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts]
         drawn += [] if s.process is None else [s.process.described]
         return ", ".join([self._drafting(), *drawn, *self.conditions])
@@ -525,7 +526,8 @@ class Setting:
     def conditions(self) -> list[str]:
         """How it is run, as far as that is not one at a time, without a prefix cache and in float32."""
         words = [f"{self.in_flight} in flight"] if self.in_flight > 1 else []
-        words += ["cache on"] if self.prefix_cache else []
+        if self.prefix_cache:
+            words.append("cache on")
         return words + ([self.weights] if self.weights != protocol.FLOAT32 else [])
 
     @property
@@ -662,7 +664,7 @@ def audit_engine(
         described = alone.get(replace(setting, in_flight=1))
         if described is not None and described.in_flight is None and setting.in_flight > 1:
             # It takes one after the other, and is not loaded again to say so.
-            yield _without(
+            yield _unaudited(
                 setting, described, cannot(setting, described, cached=effort.shared_prefixes) or ""
             )
             continue
@@ -672,7 +674,7 @@ def audit_engine(
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}
         elif setting.is_plain and (setting.alone or not any_alone):
-            law = _explains(row, subject)
+            law = _explaining_law(row, subject)
             laws |= {} if law is None else {setting.sampling: law}
         yield row
 
@@ -690,9 +692,9 @@ def _audited(
         except protocol.PeerGone as error:
             if not setting.conditions:
                 raise
-            return _without(setting, protocol.Described(subject.kind.name, "unknown"), str(error))
+            return _unaudited(setting, protocol.Described(subject.kind.name, "unknown"), str(error))
         if (why := cannot(setting, described, cached=effort.shared_prefixes)) is not None:
-            return _without(setting, described, why)
+            return _unaudited(setting, described, why)
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
@@ -714,9 +716,9 @@ def _audited(
             exact=spelled(described.settings.get("dtype")) == protocol.FLOAT32,
         )
         # A last line that was cut off is gone.
-        kept = [_kept(folder / name, setting.sampling) for name in setting.files]
+        kept = [_read_kept_texts(folder / name, setting.sampling) for name in setting.files]
         for name, texts in zip(setting.files, kept, strict=True):
-            write_text(folder / name, "".join(json.dumps(row_of(each)) + "\n" for each in texts))
+            write_text(folder / name, "".join(json.dumps(row_of(text)) + "\n" for text in texts))
         with ExitStack() as opened:
             paths = [folder / name for name in setting.files]
             whole, short = (opened.enter_context(open(path, "a", opener=ordinary)) for path in paths)
@@ -744,13 +746,15 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     result, greedy = row.result, row.setting.sampling.greedy
     if result.decision == CANNOT or not result.drawn:
         return row
-    own = [*zip(result.drawn, result.scored, strict=True)]
-    first = own if plain is None else [*zip(plain.result.drawn, plain.result.scored, strict=True)]
+    scored_texts = [*zip(result.drawn, result.scored, strict=True)]
+    first = scored_texts if plain is None else [*zip(plain.result.drawn, plain.result.scored, strict=True)]
     target = subject.models[0]
     by_activations = None if plain is None else plain.by_activations
     if plain is None and isinstance(target, TorchLM):
         by_activations = expected(result.drawn, target)
-    facts = compared(first, () if plain is None else own, greedy=greedy, by_activations=by_activations)
+    facts = compared(
+        first, () if plain is None else scored_texts, greedy=greedy, by_activations=by_activations
+    )
     facts["variation"] = (plain or row).away
     reasons = alarms(facts, result.evidence, result.tokens, is_plain=plain is None)
     enough = result.gone is None and len(result.drawn) >= min(effort.texts, len(subject.prompts))
@@ -786,13 +790,13 @@ def cannot(setting: Setting, described: protocol.Described, *, cached: bool) -> 
     return "its prefix cache cannot be switched " + ("on" if setting.prefix_cache else "off")
 
 
-def _without(setting: Setting, described: protocol.Described, why: str) -> Row:
+def _unaudited(setting: Setting, described: protocol.Described, why: str) -> Row:
     return Row(
         setting, described, SettingResult(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None
     )
 
 
-def _kept(file: Path, sampling: SamplingParams) -> list[Foreign]:
+def _read_kept_texts(file: Path, sampling: SamplingParams) -> list[Foreign]:
     """Read the texts of an interrupted audit, up to an incomplete line."""
     drawn: list[Foreign] = []
     if not file.exists():
@@ -817,7 +821,7 @@ def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
     return firsts
 
 
-def _explains(row: Row, subject: Subject) -> Law | None:
+def _explaining_law(row: Row, subject: Subject) -> Law | None:
     """Return the law that the plain texts follow in place of the requested one, if they raise no alarm
     under it.
     """

@@ -175,10 +175,10 @@ def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         _refuse(path, flag, f"is not whole: {where}: {error.errors()[0]['msg']}")
-    if (wrong := next(_unbounded(first), None)) is not None:
+    if (wrong := next(_implausible(first), None)) is not None:
         _refuse(path, flag, f"is not whole: {wrong}")
     texts = [row for _, row in lines]
-    if (wrong := next(chain.from_iterable(map(_unbounded, texts)), None)) is not None:
+    if (wrong := next(chain.from_iterable(map(_implausible, texts)), None)) is not None:
         _refuse(path, flag, f"is not whole: {wrong}")
     if (wrong := _ill_formed(header, texts)) is not None:
         _refuse(path, flag, f"is not whole: {wrong}")
@@ -192,18 +192,18 @@ def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
 _LONGEST_NAME, _LARGEST = 4_096, 1 << 63
 
 
-def _unbounded(value: Any, where: str = "") -> Iterator[str]:
+def _implausible(value: Any, where: str = "") -> Iterator[str]:
     """Yield what no audit writes into a line of JSON, in the order of the file.
 
     Numbers that are none (JSON itself knows no NaN) or that no machine counts to, and endless names.
     """
     if isinstance(value, Mapping):
         for name, each in value.items():
-            yield from _unbounded(name[: _LONGEST_NAME + 1], where)
-            yield from _unbounded(each, f"{where}.{name}".lstrip("."))
+            yield from _implausible(name[: _LONGEST_NAME + 1], where)
+            yield from _implausible(each, f"{where}.{name}".lstrip("."))
     elif isinstance(value, list):
         for place, each in enumerate(value):
-            yield from _unbounded(each, f"{where}.{place}".lstrip("."))
+            yield from _implausible(each, f"{where}.{place}".lstrip("."))
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{where} is not a finite number"
     elif isinstance(value, int) and abs(value) >= _LARGEST:
@@ -219,13 +219,13 @@ _HOTTEST = 100
 _FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
-def _ids(value: Any) -> bool:
+def _are_token_ids(value: Any) -> bool:
     """Return whether a value is a list of token ids, as far as that shows without the tokenizer."""
     whole = isinstance(value, (list, tuple)) and len(value) <= _MOST_IDS
     return whole and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
 
 
-def _whole(value: object) -> TypeGuard[int]:
+def _is_count(value: object) -> TypeGuard[int]:
     """Return whether a value is a count."""
     return type(value) is int and value >= 0
 
@@ -238,9 +238,9 @@ def _ill_formed(header: Header, texts: Texts) -> str | None:
 def _wrong_in_header(header: Header) -> Iterator[str]:
     if not header.rows:
         yield "rows is empty"
-    if not header.prompts or not all(prompt and _ids(prompt) for prompt in header.prompts):
+    if not header.prompts or not all(prompt and _are_token_ids(prompt) for prompt in header.prompts):
         yield "prompts has to hold prompts of at least one token id"
-    if not _ids(header.stop_ids):
+    if not _are_token_ids(header.stop_ids):
         yield "stop_ids has to hold token ids"
     if len(header.weights) != 2:
         yield "weights has to hold the hashes of target and draft"
@@ -266,11 +266,13 @@ def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
         setting, request = row.get("setting"), row.get("request")
         if type(setting) is not int or not 0 <= setting < len(header.rows):
             yield f"line {number}: setting is the number of a row"
-        elif not _whole(request):
+        elif not _is_count(request):
             yield f"line {number}: request is a count"
-        elif not all(_ids(row.get(name)) and row[name] for name in ("prompt_ids", "completion_ids")):
+        elif not all(
+            _are_token_ids(row.get(name)) and row[name] for name in ("prompt_ids", "completion_ids")
+        ):
             yield f"line {number}: prompt_ids and completion_ids have to be token ids"
-        elif not all(_whole(row.get(name, 0)) for name in ("free", "max_new_tokens")):
+        elif not all(_is_count(row.get(name, 0)) for name in ("free", "max_new_tokens")):
             yield f"line {number}: free and max_new_tokens are counts"
         elif type(row.get("retokenised")) is not bool:
             yield f"line {number}: retokenised is true or false"
@@ -361,8 +363,10 @@ def scored_again(
     with TemporaryDirectory() as place:
         for number, setting in enumerate(settings):
             for name, probes in zip(setting.files, (False, True), strict=True):
-                own = [row for row in texts if row["setting"] == number and (row["request"] == 0) is probes]
-                write_rows(Path(place) / name, own)
+                matching = [
+                    row for row in texts if row["setting"] == number and (row["request"] == 0) is probes
+                ]
+                write_rows(Path(place) / name, matching)
         yield from audit_engine(subject, settings, effort, header.seed, Path(place), lambda _: None, watch)
 
 

@@ -234,7 +234,7 @@ class Follower:
         while self._file is not None or self._open():
             assert self._file is not None
             if os.fstat(self._file.fileno()).st_size < self.state.offset:  # truncated in place
-                self._leave()
+                self._begin_next_file()
                 continue
             self._file.seek(self.state.offset)
             # Asked before reading: what came between the last line and a rotation is read, too.
@@ -246,7 +246,7 @@ class Follower:
                 yield line
             if not gone:
                 return
-            self._leave()
+            self._begin_next_file()
 
     def _is_rotated(self) -> bool:
         """Return whether another file has the log's name by now."""
@@ -255,7 +255,7 @@ class Follower:
         except OSError:
             return False
 
-    def _leave(self) -> None:
+    def _begin_next_file(self) -> None:
         """Begin with the log's next file, or with the same one from its start."""
         if self._file is not None:
             self._file.close()
@@ -274,7 +274,7 @@ class Follower:
                     return True
                 file.close()
         if self.state.inode is not None and self.path.is_file():  # the old file is gone
-            self._leave()
+            self._begin_next_file()
             return self._open()
         return False
 

@@ -414,7 +414,7 @@ class _Lengths:
             for free in frees:
                 law = loops_over(ratios[free:], block=block)
                 self._log_e[rule, free] += (
-                    self._total(law, loops) if each is None else self._by_loop(law, each)
+                    self._log_e_of_total(law, loops) if each is None else self._log_e_by_loop(law, each)
                 )
             self._expected[rule] += law.loops
         np.add.at(self._seen, (each or [])[:-1], 1.0)
@@ -448,7 +448,7 @@ class _Lengths:
         lefts = [most - begun - taken for taken in {taken + one for taken in frees for one in (0, 1)}]
         return any(drafted == left.clip(0, k).sum() for left in lefts)
 
-    def _by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
+    def _log_e_by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
         """Return the log e-value of bets on what loops keep that do not reach the end.
 
         That a loop reaches the end is not bet on: the end cuts it.
@@ -466,7 +466,7 @@ class _Lengths:
             place += count + 1
         return log_e
 
-    def _total(self, law: TextLoops, loops: int) -> float:
+    def _log_e_of_total(self, law: TextLoops, loops: int) -> float:
         """Return the log e-value of a bet on the number of loops, which begins where some are known."""
         n = law.ends.shape[1]
         if self._loops < _FEWEST_LOOPS or loops > n:
@@ -614,7 +614,8 @@ class _Streams:
         intervals = np.stack([low, low + own])  # [ends, orders, n]
         if self._last:
             again = [
-                np.exp(np.minimum(self._again(text, own, intervals, *each), _HUGE)) for each in self._last
+                np.exp(np.minimum(self._reuse_log_ratios(text, own, intervals, *each), _HUGE))
+                for each in self._last
             ]
             texts = copied(earlier, text.x, np.maximum(own, TINY), own > 0) if earlier else 1.0
             self._log_e[kind] += math.log(0.5 + 0.25 * np.mean(again) + 0.25 * texts)
@@ -625,7 +626,9 @@ class _Streams:
         earlier.append(text.x.tolist())
         self._last.append((text.x, intervals))
 
-    def _again(self, text: _Text, own: Floats, intervals: Floats, ids: Ints, before: Floats) -> Floats:
+    def _reuse_log_ratios(
+        self, text: _Text, own: Floats, intervals: Floats, ids: Ints, before: Floats
+    ) -> Floats:
         """[lenses] logs of the ratios of a text if it used the numbers of another one."""
         n = min(len(text.x), len(ids))
         (low, high), (start, end) = intervals[..., :n], before[..., :n]

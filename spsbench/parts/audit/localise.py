@@ -101,18 +101,18 @@ def drafted_from(reading: Reading, drafting: Drafting | None) -> Reading:
 
 def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
     """Return the law that was asked for, and those that engines are known to use in its place."""
-    laws = [_with("the target as asked for", sampling)]
+    laws = [_law_of("the target as asked for", sampling)]
     if not sampling.greedy:
         laws += [*_temperatures(sampling), *_cuts(sampling)]
     laws += _processings(sampling)
     if draft:
         for share in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0):
             name = "the draft alone" if share == 1 else f"a share of {share:.0%} from the draft"
-            laws.append(replace(_with(name, sampling), share=share))
+            laws.append(replace(_law_of(name, sampling), share=share))
     return laws
 
 
-def _with(name: str, sampling: SamplingParams) -> Law:
+def _law_of(name: str, sampling: SamplingParams) -> Law:
     return Law(name, lambda logits: warp(logits, sampling))
 
 
@@ -137,19 +137,19 @@ def _processings(sampling: SamplingParams) -> Iterator[Law]:
         other = replace(sampling, process=replace(process, **changed))
         if other not in seen:
             seen.add(other)
-            yield replace(_with(name, other), convention="convention" in changed, processed=other)
+            yield replace(_law_of(name, other), convention="convention" in changed, processed=other)
 
 
 def _temperatures(sampling: SamplingParams) -> Iterator[Law]:
     temperature = sampling.temperature
     for factor in (0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0):
         if not math.isclose(temperature * factor, 1.0):
-            yield _with(
+            yield _law_of(
                 f"temperature {temperature * factor:.3g}", replace(sampling, temperature=temperature * factor)
             )
     if temperature != 1:
-        yield _with("temperature 1", replace(sampling, temperature=1.0))
-        yield _with("no temperature, top-k or top-p", SamplingParams())
+        yield _law_of("temperature 1", replace(sampling, temperature=1.0))
+        yield _law_of("no temperature, top-k or top-p", SamplingParams())
         if sampling.top_p < 1 or sampling.top_k:
             name = "top-k and top-p cut at temperature 1, then the temperature"
             yield Law(name, partial(_cut_first, sampling=sampling), convention=True)
@@ -164,12 +164,12 @@ def _cut_first(logits: Tensor, sampling: SamplingParams) -> Tensor:
 def _cuts(sampling: SamplingParams) -> Iterator[Law]:
     if sampling.top_p == 1 and not sampling.top_k:
         for k in (40, 50):
-            yield _with(f"top-k {k}", replace(sampling, top_k=k))
+            yield _law_of(f"top-k {k}", replace(sampling, top_k=k))
         for p in (0.95, 0.9):
-            yield _with(f"top-p {p}", replace(sampling, top_p=p))
+            yield _law_of(f"top-p {p}", replace(sampling, top_p=p))
         yield Law("min-p 0.05", partial(_min_p, sampling=sampling, share=0.05))
         return
-    yield _with("no top-k or top-p", replace(sampling, top_k=0, top_p=1.0))
+    yield _law_of("no top-k or top-p", replace(sampling, top_k=0, top_p=1.0))
     if sampling.top_p == 1:
         return
     for more, name in (
@@ -177,10 +177,10 @@ def _cuts(sampling: SamplingParams) -> Iterator[Law]:
         (2, "the nucleus and 2 tokens more"),
         (-1, "the nucleus without its last token"),
     ):
-        yield Law(name, partial(_longer, sampling=sampling, more=more), convention=True)
+        yield Law(name, partial(_longer_nucleus, sampling=sampling, more=more), convention=True)
     for top_p in (sampling.top_p + extra for extra in (0.01, 0.02, 0.05)):
         if top_p < 1:
-            yield _with(f"top-p {top_p:.3g}", replace(sampling, top_p=top_p))
+            yield _law_of(f"top-p {top_p:.3g}", replace(sampling, top_p=top_p))
 
 
 def _min_p(logits: Tensor, sampling: SamplingParams, share: float) -> Tensor:
@@ -189,7 +189,7 @@ def _min_p(logits: Tensor, sampling: SamplingParams, share: float) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-def _longer(logits: Tensor, sampling: SamplingParams, more: int) -> Tensor:
+def _longer_nucleus(logits: Tensor, sampling: SamplingParams, more: int) -> Tensor:
     """Extend the nucleus by so many more of the most probable tokens, at least one."""
     sizes = (warp(logits, sampling) > 0).sum(-1)
     rows = warp(logits, replace(sampling, top_p=1.0))
@@ -254,11 +254,11 @@ def locate(
         base = 0.0
         for fit in fits:
             rows = fit.law.rows(reading)
-            own = own_entries(rows, reading.tokens).double()
-            likelihood = float(own.clamp_min(FLOOR).log().sum())
+            probability = own_entries(rows, reading.tokens).double()
+            likelihood = float(probability.clamp_min(FLOOR).log().sum())
             base = likelihood if fit is as_asked else base
             fit.nats += likelihood - base
-            fit.impossible += int((own <= 0).sum())
+            fit.impossible += int((probability <= 0).sum())
         for group, name, mask, law in _groups(each, drafted_from(reading, drafting), k or 0):
             part = sums.setdefault(group, {})
             part[name] = added(part.get(name, {}), _sums(reading, mask, law))

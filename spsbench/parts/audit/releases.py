@@ -188,7 +188,7 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
     entry = load_entry(spec.name, "--engine")
     # What an audit refuses is refused before anything is fetched.
     settings = settings_asked(wanted, peer_in(Environment(Path()), spec))
-    versions, halving = chosen(releases, _known(entry), entry.title)
+    versions, halving = chosen(releases, _known_releases(entry), entry.title)
     for version in versions:
         NAMED[spec.name].settled(spec, "--engine", version)
     folder = wanted.out or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -210,7 +210,7 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
     course.conclude()
 
 
-def _known(entry: Entry) -> list[str]:
+def _known_releases(entry: Entry) -> list[str]:
     """Return the index's releases for this Python, newest first."""
     from spsbench.models import Http, find_versions, pip_settings
 
@@ -303,7 +303,7 @@ class _Course:
 
     def _compared(self, release: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
         """Compare with greedy texts of the newest release, drawn in turns."""
-        pairs = list(_turns(course, (kind, newest)))
+        pairs = list(_texts_in_turns(course, (kind, newest)))
         speed = _ratio([(*one[:2], *other[:2]) for one, other in pairs])
         known = [(*one[2:], *other[2:]) for one, other in pairs if one[3] and other[3]]
         release = replace(release, loops=_ratio(known), speed=speed, against=self._newest)
@@ -354,13 +354,13 @@ class _Course:
 
         speed = right(f"speed against {newest.version} [95%]")
         columns = [left("release", whole=True), left("law"), right("texts"), right("tokens/loop"), speed]
-        table = Table(columns, [cells(*each) for each in results.items()])
+        table = Table(columns, [cells(*result) for result in results.items()])
         facts = {
             "engine": self._entry.name,
             "folder": str(self._folder),
             "releases": [asdict(row) for row in results.values() if row is not None],
             "skipped": self._skipped,
-            "changes": [asdict(each) for each in differences],
+            "changes": [asdict(difference) for difference in differences],
         }
         if self._wanted.json:
             print_json(facts)
@@ -390,7 +390,7 @@ _Text = tuple[float, float, int, int | None]
 """Tokens, the milliseconds that they took, tokens of loops and loops of a greedy text."""
 
 
-def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
+def _texts_in_turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
     """Draw greedy texts of both engines in turns, prompt by prompt, one stopped while the other works; up
     to the first request that fails.
     """
@@ -410,24 +410,24 @@ def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _
             load = replace(subject, kind=kind).load(k, most)
             peers.append(kind.open(load, course.folder / "engine.log", True))
             opened.callback(peers[-1].close)
-            _text(peers[-1], asks[0], subject)  # the first request is slower
+            _timed_text(peers[-1], asks[0], subject)  # the first request is slower
         for number, ask in enumerate(asks):
             if time.monotonic() > ends:
                 return
             first = number % 2
-            drawn = [_text(peers[place], ask, subject) for place in (first, 1 - first)]
+            drawn = [_timed_text(peers[place], ask, subject) for place in (first, 1 - first)]
             yield drawn[first], drawn[1 - first]
 
 
-def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
+def _timed_text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
     from spsbench.base import checked
 
     began = time.perf_counter()
     answer = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
     took = 1e3 * (time.perf_counter() - began) if answer.wall_ms is None else answer.wall_ms
     count = len(answer.output_ids)
-    own = (answer.decoded, answer.decode_ms) if answer.decoded and answer.decode_ms else (count, took)
-    return *own, answer.decoded or count, answer.loops
+    decoding = (answer.decoded, answer.decode_ms) if answer.decoded and answer.decode_ms else (count, took)
+    return *decoding, answer.decoded or count, answer.loops
 
 
 def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:

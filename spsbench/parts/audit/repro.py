@@ -203,7 +203,7 @@ class _Search:
             if any(each.p_value < _CLEAR for each in tried):
                 break  # the next ones are longer
             outputs = self._outputs(context, self._first("try", number), self._draws.tried)
-            tried += [self._shown(spot, outputs) for spot in self._spots(context, outputs)]
+            tried += [self._measured_spot(spot, outputs) for spot in self._spots(context, outputs)]
         if not tried:
             raise PeerGone("no context had enough outputs that begin alike")
         best: dict[tuple[int, ...], Shown] = {}  # of each context, the clearest first
@@ -213,7 +213,7 @@ class _Search:
         for number, each in enumerate(list(best.values())[:_MEASURED]):
             first = self._first("measured", number)
             outputs = self._outputs(each.spot.context, first, self._draws.measured)
-            measured.append((self._shown(each.spot, outputs), first))
+            measured.append((self._measured_spot(each.spot, outputs), first))
             if measured[-1][0].p_value < LEVEL / _MEASURED:
                 break
         shown, first = min(measured, key=lambda each: each[0].p_value)
@@ -239,7 +239,7 @@ class _Search:
             if _is_firm(self._logits(spot), self._row.setting.sampling):
                 yield spot
 
-    def _shown(self, spot: Spot, outputs: Sequence[Sequence[int]]) -> Shown:
+    def _measured_spot(self, spot: Spot, outputs: Sequence[Sequence[int]]) -> Shown:
         counts = followers(outputs, spot.prefix)
         row = expected(self._logits(spot), self._row.setting.sampling, self._row.against, counts)
         return Shown(spot, len(outputs), counts, row, p_value(counts, row))
@@ -325,14 +325,14 @@ def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int
 
 def _starts(reading: Reading, row: Row, prompt: tuple[int, ...], stop_ids: Sequence[int]) -> list[_Start]:
     """Return the best two starts of a text: one for the first token, one for a later one."""
-    apart = _apart(reading, row, stop_ids)
+    apart = _row_distances(reading, row, stop_ids)
     law = read_under(reading, row.against)
-    own = own_entries(law.q, reading.tokens).double()
+    probability = own_entries(law.q, reading.tokens).double()
     tokens = reading.tokens.tolist()
     reach = row.setting.lookahead + 1
     starts_of: dict[bool, list[_Start]] = {False: [], True: []}
     for start in range(len(tokens)):
-        scores = _scores(own[start : start + reach], apart[start : start + reach])
+        scores = _scores(probability[start : start + reach], apart[start : start + reach])
         ids = (*prompt, *tokens[:start])
         onwards = tuple(tokens[start : start + reach])
         starts_of[False].append(_Start(float(scores[0]), False, ids, onwards))
@@ -347,7 +347,7 @@ def _scores(own: Tensor, apart: Tensor) -> Tensor:
     return reached * apart
 
 
-def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
+def _row_distances(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     """[n] how far the engine's rows may be from the target's, in total variation."""
     kept_rows = read_under(reading, row.against)
     distances = torch.zeros(len(reading.tokens), dtype=torch.float64)
@@ -378,8 +378,8 @@ def _shortened(
         if len(ids) == len(start.ids):
             break
         reading = teacher_force(*models, ids, start.onwards, row.setting.sampling)
-        own = own_entries(read_under(reading, row.against).q, reading.tokens).double()
-        scores = _scores(own, _apart(reading, row, stop_ids))
+        probability = own_entries(read_under(reading, row.against).q, reading.tokens).double()
+        scores = _scores(probability, _row_distances(reading, row, stop_ids))
         reached = float(scores[1:].max()) if start.later else float(scores[0])
         if reached >= _KEPT * start.score:
             return ids
@@ -509,7 +509,7 @@ def _defined(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return {node.name}
     names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 _NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside")

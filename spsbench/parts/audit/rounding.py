@@ -101,7 +101,8 @@ def log10_e(differences: Sequence[Sequence[float]]) -> float:
                 total += math.log(2) - math.log1p(
                     math.exp(-max(-50.0, min(50.0, way * stake * value / scale)))
                 )
-            sizes += [abs(value)] if value else []
+            if value:
+                sizes.append(abs(value))
         logs.append(total)
     return float(torch.tensor(logs).logsumexp(0) - math.log(len(logs))) / math.log(10)
 
@@ -199,8 +200,8 @@ def variation(peer: Peer, asks: Sequence[Ask], models: Models) -> float | None:
             return None
         ids = torch.tensor([*ask.prompt_ids, *answer.output_ids])
         rows = models[0].score_uncached(ids[:-1], last=len(answer.output_ids)).float().log_softmax(-1)
-        ours = own_entries(rows, ids[len(ask.prompt_ids) :])
-        distances.append((1 - (ours - torch.tensor(answer.logprobs)).exp()).abs() / 2)
+        log_probs = own_entries(rows, ids[len(ask.prompt_ids) :])
+        distances.append((1 - (log_probs - torch.tensor(answer.logprobs)).exp()).abs() / 2)
     return float(torch.cat(distances).mean()) if distances else None
 
 
@@ -222,7 +223,7 @@ def compared(
     }
     if greedy:
         most = max(*far, by_activations.stray_most)
-        facts["differences"] = [asdict(each) for each in differences(plain, drafted, most)]
+        facts["differences"] = [asdict(difference) for difference in differences(plain, drafted, most)]
     else:
         values = [
             [b - a for a, b in zip(plain[one][1].numbers, drafted[other][1].numbers, strict=True)]
@@ -246,10 +247,10 @@ def alarms(facts: RoundingFacts, evidence: Evidence | None, tokens: int, *, is_p
             )
     elif facts["log10_e_value"] >= ALARM_LOG10_E:
         reasons.append(f"pairs of texts with and without a draft: e-value 10^{facts['log10_e_value']:.1f}")
-    for each in facts["differences"]:
-        if not each["explained"]:
+    for parting in facts["differences"]:
+        if not parting["explained"]:
             reasons.append(
-                f"request {each['request']} leaves the plain text at token {each['place']}, "
-                f"{each['apart']:.3g} below the best logit; plain texts stray by {facts['stray_most']:.3g}"
+                f"request {parting['request']} leaves the plain text at token {parting['place']}, "
+                f"{parting['apart']:.3g} below the best logit; plain texts stray by {facts['stray_most']:.3g}"
             )
     return reasons

@@ -241,11 +241,11 @@ class IsolationLevel:
 
 def probe(unsafe: bool = False) -> IsolationLevel:
     """Return the strongest level that the canary cannot escape, probed once per process."""
-    level, missing = _best()
+    level, missing = _strongest_level()
     if level is not None:
         return level
     if unsafe:
-        return _unsafe(missing)
+        return _level_without_sandbox(missing)
     raise UsageError(
         f"no sandbox for generated programs holds on this machine ({'; '.join(missing)}).",
         flag="--unsafe-exec",
@@ -260,7 +260,7 @@ def sandbox_level(unsafe: bool = False) -> str:
 
 
 @cache
-def _best() -> tuple[IsolationLevel | None, tuple[str, ...]]:
+def _strongest_level() -> tuple[IsolationLevel | None, tuple[str, ...]]:
     missing: list[str] = []
     if not hasattr(os, "fork"):
         return None, (f"{platform.system()} cannot fork",)
@@ -274,7 +274,7 @@ def _best() -> tuple[IsolationLevel | None, tuple[str, ...]]:
 
 
 @cache
-def _unsafe(missing: tuple[str, ...]) -> IsolationLevel:
+def _level_without_sandbox(missing: tuple[str, ...]) -> IsolationLevel:
     """Return the strongest level without a sandbox that judges rightly; ``missing`` says why no sandbox
     works.
     """

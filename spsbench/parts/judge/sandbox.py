@@ -188,10 +188,10 @@ def _shared_libraries() -> list[Path]:
     system = [Path(f"/{top}/{multiarch}") for top in ("usr/lib", "lib")]
     if not any(path.is_dir() for path in system):
         system = [Path("/usr/lib"), Path("/lib")]
-    own = Path(sys.base_prefix) / "lib"
-    if str(own) in ("/usr/lib", "/usr/local/lib"):  # shared with everything else on the machine
-        own = own / str(sysconfig.get_config_var("INSTSONAME"))
-    return [*system, Path("/usr/lib64"), Path("/lib64"), Path("/etc/ld.so.cache"), own]
+    library = Path(sys.base_prefix) / "lib"
+    if str(library) in ("/usr/lib", "/usr/local/lib"):  # shared with everything else on the machine
+        library = library / str(sysconfig.get_config_var("INSTSONAME"))
+    return [*system, Path("/usr/lib64"), Path("/lib64"), Path("/etc/ld.so.cache"), library]
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:

@@ -247,7 +247,7 @@ def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
     monkeypatch.setattr(
-        engine_audit, "_explains", lambda row, _: "a law" if row.setting.in_flight > 1 else None
+        engine_audit, "_explaining_law", lambda row, _: "a law" if row.setting.in_flight > 1 else None
     )
     settings = [Setting(SamplingParams(), k, level) for level in levels for k in (0, 4)]
     subject: Any = None
@@ -269,7 +269,7 @@ def test_what_takes_one_after_the_other_is_not_loaded_to_say_so(
         return SimpleNamespace(setting=setting, result=found, described=described)
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
-    monkeypatch.setattr(engine_audit, "_explains", lambda *_: None)
+    monkeypatch.setattr(engine_audit, "_explaining_law", lambda *_: None)
     settings = [Setting(SamplingParams(), k, level) for level in (1, 4) for k in (0, 4)]
     subject: Any = None
     asked = (Effort(None, 1, 1.0, 1), 0, tmp_path, lambda _: None)

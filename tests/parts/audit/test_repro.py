@@ -104,7 +104,7 @@ def test_stops_that_are_left_out_are_looked_for_where_they_are_likely(law: str) 
     found = SettingResult(ALARM, None, 1, None, [], [], 0.0, None, ("every token", law))
     row = Row(Setting(SamplingParams(), 0), Described("engine", "1"), found, None, None)
     likely, best = reading.q[:, STOP].double(), int(reading.q[:, STOP].argmax())
-    apart = repro._apart(reading, row, [STOP])
+    apart = repro._row_distances(reading, row, [STOP])
     assert best > 0
     if law == LEAVES_OUT_STOPS:
         assert torch.equal(apart, likely)

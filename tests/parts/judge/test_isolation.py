@@ -15,10 +15,10 @@ FULL = [(*layers, "limits") for layers in LEVELS]
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    for known in (isolation._best, isolation._unsafe):
+    for known in (isolation._strongest_level, isolation._level_without_sandbox):
         known.cache_clear()
     yield
-    for known in (isolation._best, isolation._unsafe):
+    for known in (isolation._strongest_level, isolation._level_without_sandbox):
         known.cache_clear()
 
 

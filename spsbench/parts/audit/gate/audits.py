@@ -58,7 +58,7 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
     """Audit an engine; whatever is not shown to be lossless is a failure."""
     try:
         wanted = options_of(engine, options)
-        course, gone = _course(engine, wanted, folder)
+        course, gone = _run_audit(engine, wanted, folder)
     except SpsbenchError as error:
         return GateResult(f"not audited: {error}", "", is_red=True)
     from spsbench.report import audit_sentences, audit_table
@@ -73,7 +73,14 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
     except SpsbenchError as error:
         verdict = "undecided: " if isinstance(error, IncompleteError) else ""
         first = " ".join([f"{verdict}{error.message}", *([error.remedy] if error.remedy else [])])
-        lines = [first, "", sentences, *_details(course), "", f"again: {_again(engine, wanted, test)}"]
+        lines = [
+            first,
+            "",
+            sentences,
+            *_details(course),
+            "",
+            f"again: {_repeat_command(engine, wanted, test)}",
+        ]
         return GateResult("\n".join(lines), table, is_red=True)
     return GateResult(sentences, table)
 
@@ -84,7 +91,7 @@ def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOption
         why, remedy = "no engine is given.", "Give one to the marker or the fixture."
         raise UsageError(why, flag="lossless", remedy=remedy)
     known: dict[str, Any] = {
-        each.name: False if each.type == "bool" else None for each in fields(AuditOptions)
+        field.name: False if field.type == "bool" else None for field in fields(AuditOptions)
     }
     hidden = _NOT_HERE if isinstance(engine, str) else (*_NOT_HERE, "repro")
     renamed = {"budget" if name == "seconds" else name: value for name, value in options.items()}
@@ -107,7 +114,7 @@ def _typed(value: Any) -> Any:
     return value if isinstance(value, bool) else str(value)
 
 
-def _course(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[Course, str | None]:
+def _run_audit(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[Course, str | None]:
     """Run the audit and restore the caller's number of threads, since the engine may compute in this
     process.
     """
@@ -159,7 +166,7 @@ def _ids(ids: Sequence[int]) -> str:
     return str(list(ids)) if len(ids) <= _SHOWN else f"[..., {', '.join(map(str, ids[-_SHOWN:]))}]"
 
 
-def _again(engine: Engine | None, wanted: AuditOptions, test: str) -> str:
+def _repeat_command(engine: Engine | None, wanted: AuditOptions, test: str) -> str:
     """Return the command that repeats it: the audit's, or the test's for an engine in this process."""
     if callable(engine):
         texts, seconds = str(wanted.texts), str(wanted.budget)

@@ -52,8 +52,8 @@ def lossless_engine(
         from spsbench.parts.audit.gate.audits import audited
 
         settings: dict[str, Any] = {name: config.getini(f"lossless_{name}") or None for name in _BUDGETS}
-        for each in reversed(marks):
-            settings |= each.kwargs | ({"engine": each.args[0]} if each.args else {})
+        for mark in reversed(marks):
+            settings |= mark.kwargs | ({"engine": mark.args[0]} if mark.args else {})
         typed = {name: config.getoption(f"lossless_{name}") for name in _BUDGETS}
         settings |= options | {name: value for name, value in typed.items() if value is not None}
         engine = engine or settings.pop("engine", None)
@@ -74,11 +74,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines = ["# Lossless?"] if tests else ["# Lossless?", "", "No engine was audited."]
     if any(each.passed for each in tests):
         terminalreporter.section("lossless")
-    for each in tests:
-        for (_, sentences), (_, table) in zip(*_properties(each), strict=True):
-            if each.passed:  # what failed is printed as a failure
-                terminalreporter.write_line(f"{each.nodeid}:\n{sentences}")
-            lines += ["", f"## {each.nodeid}: {each.outcome}", "", table, "", "```", sentences, "```"]
+    for test in tests:
+        for (_, sentences), (_, table) in zip(*_properties(test), strict=True):
+            if test.passed:  # what failed is printed as a failure
+                terminalreporter.write_line(f"{test.nodeid}:\n{sentences}")
+            lines += ["", f"## {test.nodeid}: {test.outcome}", "", table, "", "```", sentences, "```"]
     if file := config.getoption("lossless_report"):
         with Path(file).open("a", encoding="utf-8") as report:
             report.write("\n".join(lines) + "\n")
