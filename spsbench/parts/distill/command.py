@@ -93,12 +93,12 @@ def distill(wanted: DistillOptions) -> None:
         raise UsageError("it is required.", flag=missing, remedy=remedy)
     say(f"Reading {wanted.target}", quiet=wanted.quiet)
     continued_by(typed)
-    watch = _lines(wanted.quiet)
+    watch = _progress_watcher(wanted.quiet)
     source, made, forecasts = _make(wanted.target, wanted.out, wanted, recipe, threads, watch)
     if wanted.json:
         print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
     elif not wanted.quiet:
-        _print(made, forecasts, _use(source.name, made))
+        _print(made, forecasts, _measuring_command(source.name, made))
 
 
 def _make(
@@ -127,7 +127,9 @@ def _make(
     texts = evaluated_texts(wanted.evaluated or ())
     made = make_draft(source, recipe, folder, corpus, texts, device, watch)
     forecasts = _forecast(source, made, device)
-    (folder / "README.md").write_text(card(made, forecasts, _use(source.name, made)), encoding="utf-8")
+    (folder / "README.md").write_text(
+        card(made, forecasts, _measuring_command(source.name, made)), encoding="utf-8"
+    )
     return source, made, forecasts
 
 
@@ -172,7 +174,7 @@ def _recipe(wanted: DistillOptions) -> Recipe:
     return recipe
 
 
-def _lines(quiet: bool) -> Watch:
+def _progress_watcher(quiet: bool) -> Watch:
     """Return a watcher that prints on stderr: text every few seconds, training at each evaluation."""
     last = 0.0
 
@@ -199,7 +201,7 @@ def _alphas(alphas: list[float]) -> str:
     return "/".join(f"{alpha:.2f}".removeprefix("0") for alpha in alphas)
 
 
-def _use(target: str, made: Made) -> str:
+def _measuring_command(target: str, made: Made) -> str:
     """Return the command line that measures the draft."""
     from spsbench.models import MODEL
 

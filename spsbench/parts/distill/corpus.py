@@ -129,14 +129,14 @@ class Evaluated:
     """Every 13 words in a row of the evaluated texts: the measure of Brown et al. 2020, appendix C."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._runs = {run for text in texts for run in _runs(text)}
+        self._word_runs = {run for text in texts for run in _word_runs(text)}
 
     def overlaps(self, text: str) -> bool:
         """Return whether a text shares 13 words in a row with an evaluated one."""
-        return any(run in self._runs for run in _runs(text))
+        return any(run in self._word_runs for run in _word_runs(text))
 
 
-def _runs(text: str) -> Iterator[int]:
+def _word_runs(text: str) -> Iterator[int]:
     words = _WORD.findall(text.lower())
     for at in range(len(words) - WORDS + 1):
         yield hash(tuple(words[at : at + WORDS]))

@@ -104,8 +104,10 @@ def make_draft(
     made_for = _made_for(source)
     model = _load(source, device)
     recipe.require_fitting(model.config.num_hidden_layers, source.tokenizer.size)
-    _claim(out, recipe.settings() | {"target": made_for.embedding}, "--out")
-    _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
+    _begin_or_continue(out, recipe.settings() | {"target": made_for.embedding}, "--out")
+    _begin_or_continue(
+        corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus"
+    )
     began = time.perf_counter()
     text = Corpus(corpus)
     writer = Writer(model, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
@@ -141,8 +143,8 @@ def make_draft(
         write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
     record = _record(recipe, made_for, lessons, progress, evaluations, parameters, device)
     write_json(out / "training.json", record)
-    own = parameters + len(vocabulary) * teacher.hidden
-    return Made(out, recipe, made_for, parameters, own, evaluations, record)
+    read_parameters = parameters + len(vocabulary) * teacher.hidden
+    return Made(out, recipe, made_for, parameters, read_parameters, evaluations, record)
 
 
 def _load(source: ModelSource, device: torch.device) -> Any:
@@ -186,7 +188,7 @@ def _made_for(source: ModelSource) -> MadeFor:
     return MadeFor(source.name, width, rows, embedding_fingerprint(stored))
 
 
-def _claim(folder: Path, settings: dict[str, Any], flag: str) -> None:
+def _begin_or_continue(folder: Path, settings: dict[str, Any], flag: str) -> None:
     """Begin a folder with these settings, or check that it was begun with them."""
     make_folder(folder, flag)
     path = folder / "recipe.json"
@@ -366,7 +368,7 @@ _WHAT = {
 def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
     """Return the draft's card as Markdown."""
     record, recipe = made.record, made.recipe
-    what = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
+    description = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
     words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"
     sources = ", ".join(recipe.data)
     kinds = ", ".join(f"{count:,} of {kind}" for kind, count in sorted(record["tokens_by_kind"].items()))
@@ -381,7 +383,7 @@ def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
     minutes = record["training_s"] / 60
     return f"""# Draft for {made.target.name}
 
-{what} It proposes {words}; {made.parameters:,} trained weights, in bfloat16.
+{description} It proposes {words}; {made.parameters:,} trained weights, in bfloat16.
 Embedding and output head are the target's, which is recognised by its embedding
 ({made.target.embedding}).
 

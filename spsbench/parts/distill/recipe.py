@@ -69,10 +69,10 @@ def require_kind(kind: str, options: Iterable[str]) -> None:
     """Refuse an unknown kind, and options that it does not have."""
     if kind not in (*KINDS, EAGLE3):
         _refuse("--kind", kind, f"Choose from {MODEL}, {EAGLE}, {EAGLE3} and {MEDUSA}.")
-    own = [name for name, kinds in OPTIONS.items() if kind in kinds]
+    known_options = [name for name, kinds in OPTIONS.items() if kind in kinds]
     for name in options:
-        if name not in own:
-            raise unknown(name, own, f"--kind {kind}", sort="option")
+        if name not in known_options:
+            raise unknown(name, known_options, f"--kind {kind}", sort="option")
 
 
 def _refuse(flag: str, value: object, remedy: str) -> None:

@@ -72,10 +72,10 @@ class Teacher:
         config = type(self.config)(**shortened(self.config.to_dict(), numbers))
         shorter = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
         decoder: Any = shorter.get_decoder()
-        own = self.model.get_decoder()
+        teacher = self.model.get_decoder()
         for number, layer in zip(numbers, decoder.layers, strict=True):
-            layer.load_state_dict(own.layers[number].state_dict())
-        decoder.norm.load_state_dict(own.norm.state_dict())
+            layer.load_state_dict(teacher.layers[number].state_dict())
+        decoder.norm.load_state_dict(teacher.norm.state_dict())
         decoder.set_input_embeddings(nn.Identity())
         return numbers, decoder
 

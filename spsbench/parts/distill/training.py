@@ -184,7 +184,7 @@ class Training:
     ) -> None:
         """Make the remaining updates."""
         saved = time.perf_counter()
-        for batch in self._left(batches):
+        for batch in self._remaining_batches(batches):
             began = time.perf_counter()
             loss = self._update(batch)
             done = self.progress
@@ -207,7 +207,7 @@ class Training:
         done.planned = min(done.planned, done.updates + max(0, fitting))
         self._end = None
 
-    def _left(self, batches: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
+    def _remaining_batches(self, batches: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
         epoch, skipped = 0, self.progress.updates
         while self.progress.updates < self.progress.planned:
             for batch in batches(epoch):

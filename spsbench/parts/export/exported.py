@@ -72,13 +72,13 @@ def read(directory: Path) -> ExportedRun:
             if name == arm
         }
         for prompt in prompts:
-            own = samples.get((arm, prompt.example_id), [])
+            arm_samples = samples.get((arm, prompt.example_id), [])
             if prompt.conversation is not None:
-                for sample in own:
+                for sample in arm_samples:
                     conversation = _said(prompt, sample.sample_index, texts, answers)
                     yield replace(prompt, text=conversation), [sample]
-            elif own:
-                yield prompt, own
+            elif arm_samples:
+                yield prompt, arm_samples
 
     arms = [
         ArmSamples(entry["arm"], entry, rows[entry["arm"]], list(of(entry["arm"])))

@@ -39,7 +39,7 @@ def lines(arm: ArmSamples) -> Iterator[Line]:
 
 def means(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each score over the samples that have it."""
-    names = dict.fromkeys(name for each in scores for name in each)
+    names = dict.fromkeys(name for score in scores for name in score)
     values_of = {name: [each[name] for each in scores if name in each] for name in names}
     return {name: sum(values) / len(values) for name, values in values_of.items()}
 

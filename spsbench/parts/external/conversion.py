@@ -49,7 +49,7 @@ runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__
 def gguf(model: Path, dtype: str = "float32") -> Path:
     """Return a GGUF file of the model, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
     read_config(model)
-    return _once(model, f"gguf-{dtype}", lambda out: write_gguf(model, out / _GGUF, dtype)) / _GGUF
+    return _converted_once(model, f"gguf-{dtype}", lambda out: write_gguf(model, out / _GGUF, dtype)) / _GGUF
 
 
 def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
@@ -67,7 +67,7 @@ def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
         shutil.rmtree(scratch, ignore_errors=True)
 
     form = "" if weights == FLOAT32 else f"-{weights}"
-    return _once(model, f"onnx-{_release(environment)}{form}", build)
+    return _converted_once(model, f"onnx-{_converter_release(environment)}{form}", build)
 
 
 def read_back(model: Path, served: Path) -> Path:
@@ -75,7 +75,7 @@ def read_back(model: Path, served: Path) -> Path:
     engine's.
     """
     form = (served.parent if served.is_file() else served).name.partition("-")[2]
-    return _once(model, f"{form}-read", lambda out: write_float32(model, served, out))
+    return _converted_once(model, f"{form}-read", lambda out: write_float32(model, served, out))
 
 
 def openvino(model: Path, environment: Environment) -> Path:
@@ -94,7 +94,7 @@ def openvino(model: Path, environment: Environment) -> Path:
         for name in (_GGUF, _EXACT):
             (out / name).unlink()
 
-    return _once(model, f"openvino-{_release(environment)}", build)
+    return _converted_once(model, f"openvino-{_converter_release(environment)}", build)
 
 
 def _float32(model: Path) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def _float32(model: Path) -> dict[str, Any]:
     return {name: tensor.float().numpy() for name, tensor in state.items()}
 
 
-def _once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
+def _converted_once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
     """Return the folder of a model in a form, made if it is missing; a second process waits for the first."""
-    folder = cache_dir() / "converted" / f"{_content(model)[:16]}-{form}-{_VERSION}"
+    folder = cache_dir() / "converted" / f"{_content_sha256(model)[:16]}-{form}-{_VERSION}"
     if folder.is_dir():
         return folder
     with locked(folder, f"{model.name} as {form}"):
@@ -127,7 +127,7 @@ def _once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _content(model: Path) -> str:
+def _content_sha256(model: Path) -> str:
     """Return a hash of the model's files, so that other weights of the same name are converted again."""
     digest = hashlib.sha256()
     files = [model / name for name in _HASHED] + sorted(model.glob("model-*.safetensors*"))
@@ -140,7 +140,7 @@ def _content(model: Path) -> str:
     return digest.hexdigest()
 
 
-def _release(environment: Environment) -> str:
+def _converter_release(environment: Environment) -> str:
     """Return the release of an environment's converting packages, so that another release converts again."""
     names = ("openvino_genai", "onnxruntime_genai", "onnxruntime_genai_cuda")
     folders = [path for name in names for path in environment.packages.glob(f"{name}-*.dist-info")]
@@ -250,14 +250,14 @@ def _tensors(
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.get("tie_word_embeddings"):
             continue
-        theirs = names.get_name(name, try_suffixes=(".weight",))
-        if theirs is None:
+        gguf_name = names.get_name(name, try_suffixes=(".weight",))
+        if gguf_name is None:
             raise UsageError(f"tensor {name} has no place in a GGUF file of Llama's class.", remedy=_REMEDY)
-        kind = theirs.split(".")[-2]
+        kind = gguf_name.split(".")[-2]
         if kind in heads:
             tensor = _neighbours(tensor, heads[kind])
         wanted = np.float32 if tensor.ndim == 1 else _DTYPES.get(dtype, np.float32)
-        yield theirs, np.ascontiguousarray(tensor.float().numpy().astype(wanted))
+        yield gguf_name, np.ascontiguousarray(tensor.float().numpy().astype(wanted))
 
 
 def _neighbours(tensor: Tensor, heads: int) -> Tensor:

@@ -181,7 +181,7 @@ def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
     }
 
 
-def _ended(ids: list[int], by: int | None) -> list[int]:
+def _with_stop_token(ids: list[int], by: int | None) -> list[int]:
     """Return ids with the stop token that a server may leave out."""
     return ids if by is None or ids[-1:] == [by] else [*ids, by]
 
@@ -445,10 +445,10 @@ class SglangDialect(Dialect):
             raise protocol.PeerError(why)
         ids = token_ids(response.get("output_ids"), "output_ids")
         matched = whole(part(response, "meta_info", "finish_reason", "matched"))
-        ids, finish = until_stop(_ended(ids, matched), ask)
+        ids, finish = until_stop(_with_stop_token(ids, matched), ask)
         loops = whole(part(response, "meta_info", "spec_verify_ct")) or None
         rows = part(response, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
-        values = [part(each, 0) for each in rows] if isinstance(rows, list) else None
+        values = [part(row, 0) for row in rows] if isinstance(rows, list) else None
         return protocol.Answer(
             ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(response)
         )
@@ -512,7 +512,7 @@ class VllmDialect(Dialect):
         """Return the answer; it has times with ``--enable-per-request-metrics``."""
         ids = token_ids(part(response, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(response, "choices", 0, "stop_reason"))
-        ids, finish = until_stop(_ended(ids, stopped_by), ask)
+        ids, finish = until_stop(_with_stop_token(ids, stopped_by), ask)
         counts = part(response, *self.steps)
         reported = self.reported(response)
         steps = None if counts is None else token_ids(counts, "per_step_accepted")

@@ -24,13 +24,13 @@ from spsbench.decode import StopRule, TextDecoder
 
 def sampling_of(params: SamplingParams) -> protocol.Sampling:
     """Return the same sampling as an engine is asked for it."""
-    own = params.record()
-    process: dict[str, Any] = own.pop("process", None) or {}
+    record = params.record()
+    process: dict[str, Any] = record.pop("process", None) or {}
     process.pop("convention", None)
     if process:
         process["logit_bias"] = {str(token): bias for token, bias in process["logit_bias"]}
         process["bad_words"] = [list(word) for word in process["bad_words"]]
-    return protocol.Sampling(**own, **process)
+    return protocol.Sampling(**record, **process)
 
 
 _WHOLE = "it does not separate prefill from decoding: the whole request counts as decoding"
@@ -210,7 +210,7 @@ def ids_that_end(stop: Sequence[str], decoder: TextDecoder, vocab_size: int) -> 
 
     A stop string of several characters may be spread over tokens: no set of ids says where it ends.
     """
-    return sorted(decoder.eos_ids | _holding(decoder.decode, stop_characters(stop), vocab_size))
+    return sorted(decoder.eos_ids | _tokens_holding(decoder.decode, stop_characters(stop), vocab_size))
 
 
 def stop_characters(stop: Sequence[str]) -> tuple[str, ...]:
@@ -219,14 +219,14 @@ def stop_characters(stop: Sequence[str]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16)
-def _holding(
+def _tokens_holding(
     decode: Callable[[Sequence[int]], str], characters: tuple[str, ...], vocab_size: int
 ) -> frozenset[int]:
     """Return every token whose text holds one of some characters; a vocabulary is decoded once."""
     if not characters:
         return frozenset()
     texts = ((token, decode([token])) for token in range(vocab_size))
-    return frozenset(token for token, text in texts if any(one in text for one in characters))
+    return frozenset(token for token, text in texts if any(character in text for character in characters))
 
 
 # --- did engines run with the same settings? ---
@@ -274,10 +274,10 @@ def _by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
     groups: dict[str | None, list[PeerRun]] = {}
     for arm in arms:
         groups.setdefault(spelled(arm.settings.get(name)), []).append(arm)
-    return {value: _who(own, arms) for value, own in groups.items()}
+    return {value: _engine_names(group, arms) for value, group in groups.items()}
 
 
-def _who(some: Sequence[PeerRun], arms: Sequence[PeerRun]) -> str:
+def _engine_names(some: Sequence[PeerRun], arms: Sequence[PeerRun]) -> str:
     """Return engines by name where all of their arms are meant, else arms by label."""
     names: dict[str, None] = {}
     for arm in some:

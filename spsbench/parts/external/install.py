@@ -309,8 +309,8 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
             remedy = "Install g++ or clang++, or set CXX."
             raise UnavailableError(f"{entry.title} is compiled here, and {what}.", remedy=remedy)
         if not hasattr(tarfile, "data_filter"):
-            own = platform.python_version()
-            why = f"{entry.title} comes as sources, which Python {own} cannot unpack safely."
+            python_version = platform.python_version()
+            why = f"{entry.title} comes as sources, which Python {python_version} cannot unpack safely."
             raise UnavailableError(why, remedy="Use Python 3.11.4 or later.")
     fetched, kept = cache.megabytes(entry.fetch_bytes), cache.megabytes(entry.kept_bytes)
     cache.watcher().said(
@@ -344,10 +344,10 @@ def _fill(
     What is fetched and compiled on the way lies on the cache's disk, in the partial environment.
     """
     scratch = environment.folder / "scratch"
-    ours = {"TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
+    settings = {"TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
 
     def run_here(*argv: str | Path) -> None:
-        execute(argv, _log(entry), clean_environment() | ours, look)
+        execute(argv, _log(entry), clean_environment() | settings, look)
         look()
 
     def pip(*what: str | Path) -> None:

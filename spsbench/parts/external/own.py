@@ -168,8 +168,8 @@ def find_own(text: str, needed: Needed, device: str, flag: str) -> Own:
     if place == CUDA:
         place = f"{CUDA}:0"
     facts = [f"{needed.packages[0]} {description['version']}", f"Python {description['python']}"]
-    facts += [f"torch {description['torch']}"] if description.get("torch") else []
-    facts += [f"CUDA {description['cuda']}"] if description.get("cuda") else []
+    libraries = {"torch": "torch", "CUDA": "cuda"}
+    facts += [f"{name} {description[key]}" for name, key in libraries.items() if description.get(key)]
     facts += [f"{place} {there[0]}" if place != CPU else CPU]
     return Own(python.parent.parent, python, Path(description["site"]), ", ".join(facts), place)
 

@@ -256,9 +256,9 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         converter = entry.environment if entry.environment.is_here else None
         beside = named.beside if converter is None else ()
         needed = Needed(named.modules, named.packages, entry.version, named.on_gpu, beside)
-        own = find_own(str(options["python"]), needed, str(options["device"]), flag)
-        named.settled(spec, flag, own.release)
-        return peer_in(own, spec, flag, converter)
+        found_environment = find_own(str(options["python"]), needed, str(options["device"]), flag)
+        named.settled(spec, flag, found_environment.release)
+        return peer_in(found_environment, spec, flag, converter)
     if not entry.environment.is_here:
         where = f", or name the environment that has it: {name}:python=PATH" if named.modules else ""
         remedy = f"Type `spsbench get {spec.name}`{where}."
@@ -279,7 +279,7 @@ def peer_in(
     """Return a named engine that is installed in a certain place; ``converter`` converts its models."""
     named = NAMED[name_of(spec)]
     options = named.handed(spec, flag)
-    own = environment if isinstance(environment, Own) else None
+    typed_environment = environment if isinstance(environment, Own) else None
     for each in (environment, converter):
         if each is not None:
             each.require_own(flag)
@@ -288,10 +288,13 @@ def peer_in(
     def opened(load: Load, log: Path, paused: bool) -> Peer:
         options_of_engine = {**options, **named.placed(environment), **load.options}
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
-        if own is not None:
-            variables |= {"PYTHONHOME": "", **own.variables()}
+        if typed_environment is not None:
+            variables |= {"PYTHONHOME": "", **typed_environment.variables()}
             # Its number is that of this machine: the engine sees no other.
-            options_of_engine |= {"device": own.device.partition(":")[0], "environment": own.about}
+            options_of_engine |= {
+                "device": typed_environment.device.partition(":")[0],
+                "environment": typed_environment.about,
+            }
         longest = int(options_of_engine.get("max_model_len", 0))
         if 0 < longest < load.context:
             why = f"max_model_len={longest} is shorter than sequences of up to {load.context} tokens."
@@ -299,7 +302,7 @@ def peer_in(
         load = replace(load, dtype=options_of_engine.get("dtype") or load.dtype)
         if load.threads is not None:
             variables["OMP_NUM_THREADS"] = str(load.threads)
-        if named.preloaded and (own is None or own.device == CPU):
+        if named.preloaded and (typed_environment is None or typed_environment.device == CPU):
             libraries = (environment.folder / "lib" / name for name in named.preloaded)
             variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
         return Worker(
@@ -312,9 +315,9 @@ def peer_in(
     quantised = {weights: converting(weights) for weights in named.weights}
     drafting = replace(named.drafting or Drafting(), **_declared(named.options, options))
     kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, drafting=drafting)
-    if own is None:
+    if typed_environment is None:
         return replace(kind, device=named.installed_on)
-    return replace(kind, device=own.device, about=own.about)
+    return replace(kind, device=typed_environment.device, about=typed_environment.about)
 
 
 def _declared(table: Mapping[str, EngineOption], options: Options) -> dict[str, Any]:

@@ -303,12 +303,12 @@ class Server:
         proposed and kept, or None twice where the server does not report it, or served others too.
         """
         dialect = self._spoken()
-        before = self._tally(dialect)
+        before = self._counter_sums(dialect)
         if before is None:
             return lambda tokens: (None, None)
-        return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
+        return lambda tokens: counted_between(before, lambda: self._counter_sums(dialect), tokens)
 
-    def _tally(self, dialect: dialects.Dialect) -> Tally | None:
+    def _counter_sums(self, dialect: dialects.Dialect) -> Tally | None:
         """Return the sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
         sums: dict[str, float] = {}
         page = self._http.text("/metrics") if dialect.counters else None
@@ -385,21 +385,21 @@ def detected(http: HttpClient, model: str | None, texts: dialects.Texts | None) 
     props = http.find("/props")
     answer = http.get("/v1/models")
     cards = answer.get("data") if isinstance(answer, dict) else None
-    if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
+    if not (isinstance(cards, list) and cards and all(isinstance(card, dict) for card in cards)):
         raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(answer))}")
     if props is not None and "default_generation_settings" in props:
         return dialects.LlamaCppDialect(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info") or http.find("/server_info")
     if info is not None and "version" in info:
         return dialects.SglangDialect(info)
-    name = _chosen(cards, model)
+    name = _chosen_model(cards, model)
     version = str((http.find("/version") or {}).get("version", "unknown"))
     if cards[0].get("owned_by") == "vllm":
         return dialects.VllmDialect(name, version)
     return _openai(http, name, version, texts)
 
 
-def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
+def _chosen_model(cards: list[dict[str, Any]], model: str | None) -> str:
     """Return the name of the model that is meant; a LoRA adapter in vLLM names its model as its parent."""
     names = [str(card.get("id")) for card in cards]
     if model in names:

@@ -334,13 +334,13 @@ def setup_of(study: PaperStudy) -> PaperConfig:
     from spsbench.config import NGRAMS, ModelRef, load_pair, load_paper
 
     paper = load_paper(study.of)
-    drafts = _named("--draft", study.draft or ())
+    drafts = _named_values("--draft", study.draft or ())
     if reserved := next((name for name in NGRAMS if name in drafts), None):
         remedy = "Give the model another name, e.g. small=MODEL."
         raise UsageError(
             f"{reserved} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy
         )
-    tasks = _named("--task", study.task or ())
+    tasks = _named_values("--task", study.task or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     refuse_together("leviathan", {"target": study.target, "pair": study.pair})
     if study.target is not None and not drafts:
@@ -355,7 +355,7 @@ def setup_of(study: PaperStudy) -> PaperConfig:
     return paper.model_copy(update=changes)
 
 
-def _named(flag: str, texts: Sequence[str]) -> dict[str, str]:
+def _named_values(flag: str, texts: Sequence[str]) -> dict[str, str]:
     """Read ``NAME=VALUE``, or a value alone, which is named after its last part."""
     value_of: dict[str, str] = {}
     for text in texts:
@@ -431,12 +431,12 @@ class Setup:
     def pair(self, draft: str) -> PairConfig:
         from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
-        own = self.paper.drafts[draft]
+        draft_model = self.paper.drafts[draft]
         target = self.study.target
         if target is not None:
             whole = ModelRef(id=target)
-            return PairConfig(name=pair_name(whole, own), target=whole, draft=own)
-        pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
+            return PairConfig(name=pair_name(whole, draft_model), target=whole, draft=draft_model)
+        pair = load_pair(self.paper.pair).model_copy(update={"draft": draft_model, "drafter": None})
         name = pair.name if len(self.paper.drafts) == 1 else f"{pair.name}-{draft}"
         return pair.model_copy(update={"name": name})
 
@@ -541,8 +541,8 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
     names = setup.samplings(task)
     texts = [texts_of(directory / setup.texts(task).name, name, fewest=1) for name in names]
     readers = sorted((name, model.id, model.revision) for name, model in setup.paper.drafts.items())
-    own = [(text.name, text.sample, text.tokens) for written in texts for text in written.texts]
-    digest = hashlib.sha256(repr((readers, own)).encode()).hexdigest()[:16]
+    identified = [(text.name, text.sample, text.tokens) for written in texts for text in written.texts]
+    digest = hashlib.sha256(repr((readers, identified)).encode()).hexdigest()[:16]
     if before.get("texts") == digest:
         return before
     say(f"Measuring alpha and c of the drafts on {task}", quiet=quiet)
@@ -554,12 +554,14 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
     for temperature, read in zip(map(str, TEMPERATURES), texts, strict=True):
         by_draft = chosen.get(temperature, {}).get("drafts", {})
         kept = {name: one for name, one in by_draft.items() if known.get(name) == models.get(name)}
-        record["temperatures"][temperature] = _at(read, pairs, setup.paper.most_k, kept)
+        record["temperatures"][temperature] = _at_temperature(read, pairs, setup.paper.most_k, kept)
     write_json(path, record)
     return record
 
 
-def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _at_temperature(
+    written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the alphas at one temperature, and the K that theory chooses; a K chosen before is kept."""
     from spsbench.parts.whatif.replay.alphas import draft_costs, overlaps
 

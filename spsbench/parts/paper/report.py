@@ -484,7 +484,7 @@ def draw(page: Page) -> list[Plate]:
 
 def _figure2(page: Page) -> Drawing:
     figure, (axes,) = _sheet(page, (1,), 3.9)
-    top = _top(_MOST_TOKENS, page, ("expected_tokens", "tokens_per_loop"))
+    top = _axis_top(_MOST_TOKENS, page, ("expected_tokens", "tokens_per_loop"))
     _lines(axes, theory.expected_tokens, top)
     bound = _ALPHAS[top * (1.0 - _ALPHAS) > 1.0]
     axes.plot(bound, 1.0 / (1.0 - bound), color=style.FAINT, lw=0.9, linestyle=style.DASHES[4])
@@ -504,7 +504,7 @@ def _figure3(page: Page) -> Drawing:
     figure, (axes,) = _sheet(page, (1,), 3.9)
     for index, c in enumerate(_COSTS):
         best = [leviathan(float(alpha), c).best_k(range(1, _MOST_K + 1)) for alpha in _ALPHAS]
-        color = _shade(index, len(_COSTS))
+        color = _line_colour(index, len(_COSTS))
         axes.plot(_ALPHAS, best, color=color, lw=1.2, drawstyle="steps-post")
         named = int(np.argmax(np.asarray(best) >= _NAMED_K[index]))
         _name(axes, f"c={c:g}", float(_ALPHAS[named]), _NAMED_K[index] - 0.5, color)
@@ -522,8 +522,8 @@ def _figure3(page: Page) -> Drawing:
 
 def _figure4(page: Page) -> Drawing:
     figure, (speed, operations) = _sheet(page, (1, 1), 3.7)
-    fastest = _top(_MOST_TOKENS, page, ("predicted", "speedup"))
-    most = _top(_MOST_OPERATIONS, page, ("operations",))
+    fastest = _axis_top(_MOST_TOKENS, page, ("predicted", "speedup"))
+    most = _axis_top(_MOST_OPERATIONS, page, ("operations",))
     _lines(speed, lambda alpha, k: theory.walltime_factor(alpha, 0.0, k), fastest)
     _lines(operations, lambda alpha, k: theory.operations_factor(alpha, 0.0, k), most, at=0.1)
     _points(speed, page, "speedup", "predicted")
@@ -547,16 +547,18 @@ def _figure4(page: Page) -> Drawing:
 
 def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
     rows = len(page["table2"])
-    stamp = f"{_models(page)}, {', '.join(_looks(page, 'task'))}: {rows} rows of Table 2"
+    stamp = f"{_models(page)}, {', '.join(_style_by_name(page, 'task'))}: {rows} rows of Table 2"
     return style.stamped_sheet(stamp, bool(page["synthetic"]), panels, height_in)
 
 
-def _top(least: float, page: Page, names: Sequence[str]) -> float:
+def _axis_top(least: float, page: Page, names: Sequence[str]) -> float:
     """Return where an axis ends: at ``least``, or above the rows' values of these names and their
     intervals.
     """
     cells = [row[name] for row in page["table2"] for name in names if row[name] is not None]
-    values = [max(one["estimate"], one["high"] or 0.0) if isinstance(one, dict) else one for one in cells]
+    values = [
+        max(cell["estimate"], cell["high"] or 0.0) if isinstance(cell, dict) else cell for cell in cells
+    ]
     return float(max([least, *(1.05 * value for value in values)]))
 
 
@@ -564,7 +566,7 @@ def _lines(axes: Axes, formula: Callable[[float, int], float], top: float, at: f
     """Draw one line per K, named on the line where it passes ``at``, or at the right of the panel."""
     for index, k in enumerate(_KS):
         values = np.asarray([formula(float(alpha), k) for alpha in _ALPHAS])
-        color = _shade(index, len(_KS))
+        color = _line_colour(index, len(_KS))
         axes.plot(_ALPHAS, values, color=color, lw=1.1)
         if at is None:
             end = 1.0, min(float(values[-1]), top)
@@ -579,13 +581,13 @@ def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
     axes.text(x, y, text, fontsize=style.SMALL_PT, color=color, ha="center", va="center", bbox=box)
 
 
-def _shade(index: int, count: int) -> str:
+def _line_colour(index: int, count: int) -> str:
     """Return a colour from light to dark: lines in order, apart from the colours of points."""
     level = int(0xC4 - (0xC4 - 0x60) * index / max(count - 1, 1))
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
-def _looks(page: Page, axis: str) -> dict[str, dict[str, Any]]:
+def _style_by_name(page: Page, axis: str) -> dict[str, dict[str, Any]]:
     """Return the colour of every draft, or the marker of every task, by its name."""
     names = dict.fromkeys(row[axis] for row in page["table2"])
     look, looks = ("color", style.SERIES) if axis == "draft" else ("marker", style.MARKERS)
@@ -597,7 +599,7 @@ def _points(axes: Axes, page: Page, measured: str, predicted: str = "") -> None:
 
     A dash is at what the formula predicts, with a line from it to what was measured: the residual.
     """
-    drafts, tasks = _looks(page, "draft"), _looks(page, "task")
+    drafts, tasks = _style_by_name(page, "draft"), _style_by_name(page, "task")
     for row in page["table2"]:
         alpha, interval = row["alpha"], row[measured]
         if alpha is None:
@@ -635,7 +637,10 @@ def _over_alpha(axes: Axes, title: str, label: str, top: float) -> None:
 
 def _keys(page: Page, formula: str = "") -> list[Any]:
     faint = {"color": style.FAINT, "linestyle": ""}
-    keys = [style.key(name, marker="o", linestyle="", **look) for name, look in _looks(page, "draft").items()]
-    keys += [style.key(name, **look, **faint) for name, look in _looks(page, "task").items()]
+    keys = [
+        style.key(name, marker="o", linestyle="", **look)
+        for name, look in _style_by_name(page, "draft").items()
+    ]
+    keys += [style.key(name, **look, **faint) for name, look in _style_by_name(page, "task").items()]
     keys.append(style.key("T = 1 (filled: T = 0)", marker="o", mfc="w", **faint))
     return [*keys, style.key(formula, color=style.INK, marker="_", linestyle="")] if formula else keys

@@ -58,13 +58,13 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     p = draft.rows(q.shape[-1], q.dtype)
     for x in drawn[j].nonzero().flatten().tolist():
         expected = min(1.0, float(q[j, x]) / float(p[j, x])) if p[j, x] > 0 else 1.0
-        accepted = _TwoNumbers(rule, q, _with(draft, j, x), j).acceptance(expected)
+        accepted = _TwoNumbers(rule, q, _with_token(draft, j, x), j).acceptance(expected)
         law[x] += float(drawn[j, x]) * accepted
         rejected[x] = (float(drawn[j, x]) * (1 - accepted), accepted)
     missing = sum(mass for mass, _ in rejected.values())
     if missing > 0:
         x = max(rejected, key=lambda token: rejected[token])
-        probe = _TwoNumbers(rule, q, _with(draft, j, x), j)
+        probe = _TwoNumbers(rule, q, _with_token(draft, j, x), j)
         test = (1 + rejected[x][1]) / 2
         left = [max(a - b, 0.0) for a, b in zip(q[j].tolist(), p[j].tolist(), strict=True)]
         law += missing * _final_law(probe, test, left if any(left) else q[j].tolist())
@@ -89,7 +89,7 @@ class _TwoNumbers:
 
     def acceptance(self, guess: float) -> float:
         """Return the probability that test ``j`` accepts."""
-        return _edge(lambda u: self.answer(u, 0.5)[0] > self._j, guess)
+        return _threshold(lambda u: self.answer(u, 0.5)[0] > self._j, guess)
 
     def token(self, test: float, final: float) -> int:
         """Return the token drawn after ``j`` accepted ones; past the vocabulary where another number was
@@ -106,11 +106,11 @@ def _final_law(probe: _TwoNumbers, test: float, weights: Sequence[float]) -> Ten
     edges = [0.0]
     for y, weight in enumerate(weights):
         reached += weight / whole
-        edges.append(_edge(lambda u, y=y: token(u) <= y, reached))  # type: ignore[misc]
+        edges.append(_threshold(lambda u, y=y: token(u) <= y, reached))  # type: ignore[misc]
     return torch.tensor(edges, dtype=torch.float64).diff()
 
 
-def _edge(below: Callable[[float], bool], guess: float) -> float:
+def _threshold(below: Callable[[float], bool], guess: float) -> float:
     """Return up to which number ``below`` holds: the guess, if it holds just under and fails just over it."""
     low, high = guess - _STEP, guess + _STEP
     if (low <= 0 or below(low)) and (high >= 1 or not below(high)):
@@ -126,7 +126,7 @@ def _edge(below: Callable[[float], bool], guess: float) -> float:
     return low
 
 
-def _with(draft: Draft, j: int, x: int) -> Draft:
+def _with_token(draft: Draft, j: int, x: int) -> Draft:
     """Return the draft with another token at place ``j``."""
     tokens = draft.tokens.clone()
     tokens[j] = x
@@ -186,7 +186,8 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
         rows = subject.law(logits, sequence, len(prompt))
         sures = steady(logits, subject.sampling)
         for implied, row, sure in zip(laws, rows, sures.tolist(), strict=False):
-            errors += [implied.distance(row)] if sure else []
+            if sure:
+                errors.append(implied.distance(row))
             at_an_edge += not sure
     mean, worst = (math.fsum(errors) / len(errors), max(errors)) if errors else (0.0, 0.0)
     tolerance = _TOLERANCE.get(subject.target.dtype, _COARSE_TOLERANCE)

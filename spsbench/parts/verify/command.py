@@ -142,7 +142,9 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
         results.append(tested)
     failed = [(f, tested.name) for tested in results for f in tested.found if not f.passed]
     if wanted.json:
-        axes = {each.name: each.arm.axes() | {"lossless": each.subject.is_lossless} for each in results}
+        axes = {
+            result.name: result.arm.axes() | {"lossless": result.subject.is_lossless} for result in results
+        }
         findings_of = {
             each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results
         }

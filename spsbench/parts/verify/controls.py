@@ -196,9 +196,9 @@ def _draft_noise(*, tests: bool, replaces: bool) -> Callable[[LanguageModel], It
             return _draft(self, tokens, k, u)
 
         def accepted(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-            own = drawn[0][: len(draft.tokens)].to(u)
-            tested = torch.cat([own, u[-1:]]) if tests else u
-            return _reused(q, draft, tested, own) if replaces else _verify(q, draft, tested)
+            numbers = drawn[0][: len(draft.tokens)].to(u)
+            tested = torch.cat([numbers, u[-1:]]) if tests else u
+            return _reused(q, draft, tested, numbers) if replaces else _verify(q, draft, tested)
 
         return (ModelDrafter, "draft", drafted), (algorithms, "accept_draft", accepted)
 

@@ -282,11 +282,11 @@ def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[l
     """Return greedy outputs of ArS, without any control, and of SpS with the subject's control."""
     loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
     plain = [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), _GREEDY_TOKENS)]
-    return plain, _written(subject, prompt, 0)[:_GREEDY_TOKENS]
+    return plain, _target_tokens(subject, prompt, 0)[:_GREEDY_TOKENS]
 
 
 @torch.inference_mode()
-def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
+def _target_tokens(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
     """Return tokens of the subject's loops after a prompt."""
     drafter = subject.build_drafter(subject.sampling)
     tokens = list[int]()
@@ -337,7 +337,7 @@ def output_sums(
         evidence = added(evidence, score_stats(reading, seed))
         if (kept := generation.kept_rows) is None:
             continue
-        own = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
+        derived = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
         apart = rows_held_against(
             "target",
             subject.target,
@@ -349,7 +349,7 @@ def output_sums(
             subject.k,
             seed,
         )
-        decisions = added(decisions, own | apart)
+        decisions = added(decisions, derived | apart)
     return evidence, decisions
 
 

@@ -402,8 +402,8 @@ def timed(
     cpu = torch.device("cpu")
     target = Timed(clock, TARGET_S, seed=1)
     draft = Timed(clock, DRAFT_S, seed=2) if k else None
-    own = (lambda sampling: TimedDrafter(make(), clock)) if k and make else None
-    engine = EagerEngine(target, draft, k, decoder, cpu, clock, rule, own)
+    drafter_of = (lambda sampling: TimedDrafter(make(), clock)) if k and make else None
+    engine = EagerEngine(target, draft, k, decoder, cpu, clock, rule, drafter_of)
     return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
 
 

@@ -102,9 +102,9 @@ class _ShownAsDrawn(ModelTreeDrafter):
         return Draft(made.tokens, HostRows(self._told, self._vocab_size), made.parents)
 
     def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
-        for token, own in super()._chosen(row, width, numbers):
-            self._told.append(own)
-            yield token, own
+        for token, drawn_from in super()._chosen(row, width, numbers):
+            self._told.append(drawn_from)
+            yield token, drawn_from
 
 
 class _NotNormalised(ModelTreeDrafter):

@@ -164,9 +164,7 @@ def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) 
 
 
 def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
-    """Test the clock; a drafter other than the draft model is timed as one that takes a known time, on
-    tables.
-    """
+    """Test the clock. A drafter other than the draft model is timed on tables, where its time is known."""
     if (subject.drafter.name, subject.policy.name) == (MODEL, FIXED):
         return booked_time(subject.k, decoder, rule=subject.build_rule())
     needs = drafter_kind(subject.drafter.name).needs_of(subject.drafter)

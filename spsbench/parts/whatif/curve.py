@@ -109,11 +109,11 @@ def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: boo
         parts.append(_shape(emitted / emitted.sum(), [law.counts for law in laws], lengths))
     intervals = simultaneous_ratios(tokens, loops)
     if len(prompts) < _FEWEST:
-        intervals = [Interval(each.estimate, None, None) for each in intervals]
+        intervals = [Interval(interval.estimate, None, None) for interval in intervals]
     points = tuple(Point(k, length, *part) for k, length, part in zip(ks, intervals, parts, strict=True))
-    own = (name, "", len(prompts), len(texts), int(tokens.sum()), points)
-    needed = _needed(points, len(prompts))
-    return AcceptanceCurve(*own, _correlation(texts), needed, float(tokens.max() / tokens.sum()))
+    description = (name, "", len(prompts), len(texts), int(tokens.sum()), points)
+    needed = _prompts_needed(points, len(prompts))
+    return AcceptanceCurve(*description, _correlation(texts), needed, float(tokens.max() / tokens.sum()))
 
 
 def by_category(
@@ -123,8 +123,8 @@ def by_category(
     yield curve(name, texts, ks, block=block)
     categories = list(dict.fromkeys(text.category for text in texts))
     for category in categories if len(categories) > 1 else ():
-        own = [text for text in texts if text.category == category]
-        yield replace(curve(name, own, ks, block=block), category=category or "none")
+        members = [text for text in texts if text.category == category]
+        yield replace(curve(name, members, ks, block=block), category=category or "none")
 
 
 def of_places(places: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
@@ -139,7 +139,7 @@ def of_places(places: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
 
 def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
     """Return the single point of requests whose loops' kept drafts are counted."""
-    kept = np.array([[*each.kept, *[0] * (k + 1 - len(each.kept))] for each in requests], np.float64)
+    kept = np.array([[*request.kept, *[0] * (k + 1 - len(request.kept))] for request in requests], np.float64)
     loops = kept.sum(1)
     tokens = kept @ np.arange(1, k + 2)
     lengths = tokens.astype(int).tolist()
@@ -148,11 +148,13 @@ def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
     if len(requests) < _FEWEST:
         length = Interval(length.estimate, None, None)
     point = Point(k, length, *_shape(kept.sum(0) / kept.sum(), counts, lengths))
-    own = (name, "", len(requests), len(requests), int(tokens.sum()), (point,), dict[int, float]())
-    return AcceptanceCurve(*own, _needed([point], len(requests)), float(tokens.max() / tokens.sum()))
+    description = (name, "", len(requests), len(requests), int(tokens.sum()), (point,), dict[int, float]())
+    return AcceptanceCurve(
+        *description, _prompts_needed([point], len(requests)), float(tokens.max() / tokens.sum())
+    )
 
 
-def _needed(points: Sequence[Point], prompts: int) -> int | None:
+def _prompts_needed(points: Sequence[Point], prompts: int) -> int | None:
     halves = [
         (point.length.high - point.length.low) / 2
         for point in points
@@ -181,7 +183,7 @@ def _shape(
     rates = tuple((1.0 - np.cumsum(shares))[:-1].clip(0.0, 1.0).tolist())
     variance, least = (float(law @ (kept - mean) ** 2) for law in (shares, injected))
     tails = (counts, drawn_alike(shares, lengths), drawn_alike(injected, lengths))
-    return rates, variance, least, Tail(*(_quantiles(each, lengths) for each in tails))
+    return rates, variance, least, Tail(*(_quantiles(tail, lengths) for tail in tails))
 
 
 def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
@@ -216,7 +218,7 @@ def _correlation(texts: Sequence[ReadText]) -> dict[int, float]:
     mean = float(np.concatenate(chances).mean())
     by_lag: dict[int, float] = {}
     for lag in LAGS:
-        pairs = [(own[:-lag], own[lag:]) for own in chances if len(own) > lag]
+        pairs = [(accepted[:-lag], accepted[lag:]) for accepted in chances if len(accepted) > lag]
         if pairs and 0.0 < mean < 1.0:
             first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
             together = float(((first - mean) * (second - mean)).mean())

@@ -227,10 +227,10 @@ def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[floa
     left = ids[len(pairs) :]  # a stop token may have been kept back
     if [token for token, _ in pairs] != ids[: len(pairs)] or left[1:] or not {*left} <= {*ask.stop_ids}:
         return None
-    own = [float(value) for _, value in pairs if isinstance(value, (int, float))]
-    if timings.get("draft_n") or len(own) < len(pairs):
+    values = [float(value) for _, value in pairs if isinstance(value, (int, float))]
+    if timings.get("draft_n") or len(values) < len(pairs):
         return None
-    return [max(value, IMPOSSIBLE) for value in own]
+    return [max(value, IMPOSSIBLE) for value in values]
 
 
 def flags(load: Load) -> list[str]:

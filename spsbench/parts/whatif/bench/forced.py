@@ -152,10 +152,10 @@ def measure_forced(
 
     made = in_turns({k: partial(generated, k) for k in engines}, range(-1, rounds), seed)
     results = []
-    for k, own in made.items():
-        total = float(len(own) * tokens)
-        seconds, loops = map(sum, zip(*own, strict=True))
-        gain = speedup_of([each for each, _ in made[0]], [each for each, _ in own]) if k else None
+    for k, runs in made.items():
+        total = float(len(runs) * tokens)
+        seconds, loops = map(sum, zip(*runs, strict=True))
+        gain = speedup_of([each for each, _ in made[0]], [each for each, _ in runs]) if k else None
         results.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))
     return results
 

@@ -101,13 +101,16 @@ def time_in_turns(
                 probes[probe].settle(context)
             rounds[probe, context].append(probes[probe].round(context, shuffler))
         lost.append(lost_share())
-    for own in probes:
-        own.model.rollback(0)
+    for timed_model in probes:
+        timed_model.model.rollback(0)
     kept = 1 + np.array(least_disturbed(lost[1:]), dtype=np.int64)  # the first of a shape is slow
     share = float(np.mean(np.array(lost)[kept]))
     return [
-        {context: Forwards(own.counts, np.array(rounds[probe, context])[kept], share) for context in contexts}
-        for probe, own in enumerate(probes)
+        {
+            context: Forwards(timed_model.counts, np.array(rounds[probe, context])[kept], share)
+            for context in contexts
+        }
+        for probe, timed_model in enumerate(probes)
     ]
 
 
@@ -214,13 +217,13 @@ def untrusted(times: Mapping[str, Forwards]) -> str | None:
     Either others took more of the rounds than ``CLEAN``, or a forward took clearly less time than one of
     fewer rows, all of whose work it does.
     """
-    lost = max(own.lost_share for own in times.values())
+    lost = max(forwards.lost_share for forwards in times.values())
     reasons = [f"others took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
     faster = [
-        (*own.ratio(rows), rows, role)
-        for role, own in times.items()
-        for rows in own.rows
-        if own.ratio(rows)[2] < _FASTER
+        (*forwards.ratio(rows), rows, role)
+        for role, forwards in times.items()
+        for rows in forwards.rows
+        if forwards.ratio(rows)[2] < _FASTER
     ]
     if faster:
         ratio, low, high, rows, role = min(faster)

@@ -65,7 +65,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     bandwidth = measured_bandwidth(target.device)
     cache = cache_bytes(target.device)
     places = [
-        _place(context, models, own, config.ks, bandwidth, cache)
+        _after_context(context, models, own, config.ks, bandwidth, cache)
         for context, own in zip(config.contexts, times, strict=True)
     ]
     facts = {
@@ -81,7 +81,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     return places[0] | facts | {"forced": forced}
 
 
-def _place(
+def _after_context(
     context: int,
     models: Mapping[str, CausalLM],
     times: Mapping[str, Forwards],
@@ -97,8 +97,13 @@ def _place(
     return {
         "context": context,
         "regime": bound,
-        "forwards": {role: _table(models[role], own, context, known) for role, own in times.items()},
-        "rounds": {role: {"rows": own.rows, "seconds": own.seconds.tolist()} for role, own in times.items()},
+        "forwards": {
+            role: _table(models[role], forwards, context, known) for role, forwards in times.items()
+        },
+        "rounds": {
+            role: {"rows": forwards.rows, "seconds": forwards.seconds.tolist()}
+            for role, forwards in times.items()
+        },
         "payoff": gains,
         "verdict": verdict(gains),
         "untrusted": untrusted(times),
@@ -203,14 +208,14 @@ def sentence(contexts: Sequence[dict[str, Any]]) -> str:
     ks = [str(end["best"]["k"]) if end["best"]["k"] else "none gains" for end in (first, last)]
     rows = max(first["best"]["k"], last["best"]["k"], 1) + 1
     ratios = [next(row for row in end["forwards"]["target"] if row["rows"] == rows) for end in (first, last)]
-    moved = [_moved("c", first["c"], last["c"]), _moved(f"t({rows})/t(1)", *ratios)]
+    moved = [_change("c", first["c"], last["c"]), _change(f"t({rows})/t(1)", *ratios)]
     return (
         f"{' and '.join(ends)} at alpha {ALPHA} (best K: {', '.join(ks)}), by the forwards alone: "
         f"{'; '.join(moved)}."
     )
 
 
-def _moved(name: str, first: dict[str, float], last: dict[str, float]) -> str:
+def _change(name: str, first: dict[str, float], last: dict[str, float]) -> str:
     """Return how a ratio changed, without a direction where its intervals do not show one."""
     if last["low"] > first["high"]:
         way = "rises"

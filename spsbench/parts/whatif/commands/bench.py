@@ -312,8 +312,8 @@ def _random(
     roles = ("target", "draft")
 
     def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
-        own = configs[roles.index(role)]
-        return random_model(own, dtype, device, shared, backend, threads, settings.seed)
+        configuration = configs[roles.index(role)]
+        return random_model(configuration, dtype, device, shared, backend, threads, settings.seed)
 
     sizes = [weights_bytes(config, dtype) for config in configs]
     return _Models(dict(zip(roles, names, strict=True)), configs, sizes, dtype, backend, fallback, loaded)
@@ -345,7 +345,7 @@ def _require_room(models: _Models, settings: BenchConfig, device: torch.device) 
 
     reserved = []
     for config, size in zip(models.configs, models.weights_bytes, strict=True):
-        own = DTYPES.get(models.dtype) or getattr(config, "dtype", None) or torch.float32
-        reserved.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(own.itemsize)))
+        width = DTYPES.get(models.dtype) or getattr(config, "dtype", None) or torch.float32
+        reserved.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(width.itemsize)))
     whole = settings.acceptance is not None
     require_context_room(reserved, settings.context, settings.tokens, device, whole=whole)

@@ -31,10 +31,10 @@ def curves_of(
     """Return the curve of every drafter under every rule, over all texts and by category."""
     from spsbench.base import BLOCK, MODIFIED_REJECTION
 
-    for sought, own in replayed.items():
+    for sought, replay in replayed.items():
         texts = [
             ReadText(text.name, text.category, drafts.ratios, drafts.drafted)
-            for text, drafts in zip(written.texts, own.forced, strict=True)
+            for text, drafts in zip(written.texts, replay.forced, strict=True)
         ]
         for rule in sought.rules or rules:
             name = sought.name if rule == MODIFIED_REJECTION else f"{sought.name}, {rule}"
@@ -50,7 +50,7 @@ def show(
     synthetic: bool = False,
 ) -> None:
     """Print the curves, and write figure, YAML and JSON where a folder is named."""
-    facts = {"source": title, "synthetic": synthetic, "curves": [curve_facts(each) for each in curves]}
+    facts = {"source": title, "synthetic": synthetic, "curves": [curve_facts(curve) for curve in curves]}
     if folder:
         _write(folder, title, curves, facts, synthetic=synthetic)
         say(f"Wrote {NAME}.yaml, .json, .svg, .png and .pdf to {folder}", quiet=wanted.quiet)
@@ -172,9 +172,9 @@ def _yaml(title: str, curves: Sequence[AcceptanceCurve]) -> str:
             yield from (f"    {point.k}: {value_of(point)}" for point in curve.points)
 
     def mean(point: Point) -> str:
-        own = point.length
-        ends = "" if own.low is None else f"  # [{own.low:.3f}, {own.high:.3f}]"
-        return f"{own.estimate:.3f}{ends}"
+        length = point.length
+        ends = "" if length.low is None else f"  # [{length.low:.3f}, {length.high:.3f}]"
+        return f"{length.estimate:.3f}{ends}"
 
     lines = [
         f"# {title}",

@@ -45,7 +45,7 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> Interval | None:
 
 def kept_shares(counts: Sequence[Counts]) -> list[float]:
     """Return the share of loops that kept 1, 2, ... drafts or more; empty where it is unknown."""
-    if all(each.kept for each in counts):
+    if all(count.kept for count in counts):
         longest = max((len(each.kept) for each in counts), default=0)
         kept = np.sum([np.pad(each.kept, (0, longest - len(each.kept))) for each in counts], axis=0)
         shares: list[float] = (1.0 - np.cumsum(kept)[:-1] / kept.sum()).tolist()
@@ -73,7 +73,7 @@ class Lengths(NamedTuple):
 
 def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
     """Return the lengths of drafts; None where all are equal, or loops or drafts are not counted."""
-    looped = [(each, each.loops) for each in counts if each.loops]
+    looped = [(count, count.loops) for count in counts if count.loops]
     if not looped:
         return None
     mean = sum(each.drafted for each, _ in looped) / sum(loops for _, loops in looped)
@@ -97,11 +97,11 @@ def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
 
 def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
     """Return every definition that these counts give, the usual one first."""
-    looped = [(each, each.loops) for each in counts if each.loops]
-    own = _ratio([(each.accepted + loops, loops) for each, loops in looped])
+    looped = [(count, count.loops) for count in counts if count.loops]
+    tokens_per_loop = _ratio([(each.accepted + loops, loops) for each, loops in looped])
     first = kept_shares(counts)[:1]
     every = [
-        Definition("tokens per loop", "1 + accepted/loops", "vLLM, InferenceX", own),
+        Definition("tokens per loop", "1 + accepted/loops", "vLLM, InferenceX", tokens_per_loop),
         Definition(
             "accepted drafts/loop",
             *("accepted/loops", "TensorRT-LLM, forced"),
@@ -130,10 +130,10 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             Interval(first[0], None, None) if first else None,
         ),
     ]
-    if own is not None and k and lengths_of(counts, k) is None:
-        alpha = alpha_iid(own.estimate, k)
+    if tokens_per_loop is not None and k and lengths_of(counts, k) is None:
+        alpha = alpha_iid(tokens_per_loop.estimate, k)
         every += [
-            Definition("r'", f"tokens per loop/{k + 1}", "Chen et al. 2023", own.over(k + 1)),
+            Definition("r'", f"tokens per loop/{k + 1}", "Chen et al. 2023", tokens_per_loop.over(k + 1)),
             Definition("alpha", "if all places alike", "Leviathan et al. 2022", Interval(alpha, None, None)),
         ]
     return [each for each in every if each.value is not None]
@@ -154,7 +154,7 @@ def shape(curve: Mapping[int, float]) -> dict[int, str]:
 
 def explain(path: Path, content: FileContent, wanted: Common) -> None:
     """Print what a file says, and what it cannot say."""
-    categories = list(dict.fromkeys(each.category for each in content.counts))
+    categories = list(dict.fromkeys(count.category for count in content.counts))
     groups = {"": content.counts}
     if len(categories) > 1:
         groups |= {
@@ -170,7 +170,7 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
         "requests": len(content.counts),
         "skipped": content.skipped,
         "definitions": {
-            name or "all": [each._asdict() | {"value": asdict(each.value)} for each in rows if each.value]
+            name or "all": [row._asdict() | {"value": asdict(row.value)} for row in rows if row.value]
             for name, rows in rows_of.items()
         },
         "kept": kept_shares(content.counts) if content.counts else [],
@@ -199,18 +199,26 @@ def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]
     parts: list[RenderableType] = [", ".join(filter(None, [*about, count if content.counts else None]))]
     if "" in definitions:
         rows = [
-            [each.name, interval(each.value), each.formula, each.by] for each in definitions[""] if each.value
+            [definition.name, interval(definition.value), definition.formula, definition.by]
+            for definition in definitions[""]
+            if definition.value
         ]
         columns = [left("definition"), right("value [95%]"), left("from"), left("so called by")]
         parts += ["", Table(columns, rows).as_rich()]
         if kept := kept_shares(content.counts):
-            parts += ["", (_positions(kept) if lengths is None else _offered(kept, lengths)).as_rich()]
+            parts += [
+                "",
+                (_positions(kept) if lengths is None else _varying_positions(kept, lengths)).as_rich(),
+            ]
     if len(definitions) > 1:
         names = list(dict.fromkeys(each.name for rows in definitions.values() for each in rows))[:3]
-        by = {group: {each.name: each.value for each in rows} for group, rows in definitions.items() if group}
+        by = {group: {row.name: row.value for row in rows} for group, rows in definitions.items() if group}
         cells = [
-            [group, *("" if (value := own.get(name)) is None else interval(value) for name in names)]
-            for group, own in by.items()
+            [
+                group,
+                *("" if (value := values_by_name.get(name)) is None else interval(value) for name in names),
+            ]
+            for group, values_by_name in by.items()
         ]
         parts += ["", Table([left("category"), *map(right, names)], cells).as_rich()]
     for name, curve in content.published.items():
@@ -234,12 +242,14 @@ def _positions(kept: Sequence[float]) -> Table:
     return Table([left("draft"), right("kept, of loops"), right("of those that kept the one before")], rows)
 
 
-def _offered(kept: Sequence[float], lengths: Lengths) -> Table:
+def _varying_positions(kept: Sequence[float], lengths: Lengths) -> Table:
     """Return the table where drafts vary in length: shares of loops that had a draft at that place."""
     rows = []
     counts = chain(zip(lengths.offered, lengths.kept, strict=True), repeat((0, 0)))
-    for place, (share, (had, own)) in enumerate(zip(kept[: lengths.longest], counts, strict=False), start=1):
-        of_those = [f"{own} of {had}", f"{own / had:.3f}"] if had else ["", ""]
+    for place, (share, (had, stood)) in enumerate(
+        zip(kept[: lengths.longest], counts, strict=False), start=1
+    ):
+        of_those = [f"{stood} of {had}", f"{stood / had:.3f}"] if had else ["", ""]
         rows.append([str(place), f"{share:.3f}", *of_those])
     titles = ("draft", "kept, of loops", "kept, of those that had it", "share")
     return Table([left(titles[0]), *map(right, titles[1:])], rows)
@@ -269,7 +279,7 @@ def _published(curve: Mapping[int, float]) -> Table:
 
 def _sentences(content: FileContent) -> Iterator[str]:
     marks = [shape(curve) for curve in content.published.values()]
-    falling, growing = (sum(what in each.values() for each in marks) for what in ("falls", "step grows"))
+    falling, growing = (sum(what in mark.values() for mark in marks) for what in ("falls", "step grows"))
     if falling:
         yield (
             f"{falling} of {len(marks)} curves fall somewhere: over one set of texts none does, unless "

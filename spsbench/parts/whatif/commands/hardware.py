@@ -87,11 +87,11 @@ def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
     if (path := values.path_in_place_of_number(wanted.alpha)) is None:
         alpha = values.between(wanted.alpha, "--alpha", 0, 1, 0.8)
         return {k: Interval(sum(alpha**place for place in range(k + 1)), None, None) for k in ks}
-    own = _curve(path, wanted.drafter)
-    missing = [str(k) for k in ks if k not in own]
+    curve = _curve(path, wanted.drafter)
+    missing = [str(k) for k in ks if k not in curve]
     if len(missing) == len(ks) or (missing and wanted.k):
         raise UsageError(f"{wanted.alpha} has no K = {', '.join(missing)}.", flag="--k")
-    return {k: own[k] for k in ks if k in own}
+    return {k: curve[k] for k in ks if k in curve}
 
 
 def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
@@ -137,7 +137,7 @@ def _table(
     bands = speedups(machine, models, tokens, batch, context)
     gains = [np.ones(most), *(band.estimate for band in bands.values())]
     chosen = [(0, *bands)[place] for place in np.argmax(gains, axis=0)]
-    runs = [[size + 1 for size in own] for _, own in groupby(range(most), chosen.__getitem__)]
+    runs = [[size + 1 for size in batch_sizes] for _, batch_sizes in groupby(range(most), chosen.__getitem__)]
     ends = (np.max(each, axis=0) for each in zip(*map(astuple, bands.values()), strict=True))
     every = {str(k): band for k, band in bands.items()} | {"best": Band(*ends)}
     shown = [size for size in batches if size <= most]
@@ -164,8 +164,8 @@ def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
     if not config["num_speculative_tokens"]:
         return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
     config["num_speculative_tokens_per_batch_size"] = by_batch
-    what = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
-    comments = [f"# K by batch size PREDICTED for {what}: not measured.", *comments]
+    scope = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
+    comments = [f"# K by batch size PREDICTED for {scope}: not measured.", *comments]
     return "\n".join([*comments, f"--speculative-config '{json.dumps(config)}'"])
 
 
@@ -179,11 +179,11 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
         most = table["sequences"]
         slower = ""
         rows = []
-        for k, own in table["predicted_speedup"].items():  # the best K is the last row
+        for k, by_batch in table["predicted_speedup"].items():  # the best K is the last row
             first, low, high = (each or f">{most}" for each in table["slower_than_ars_from"][k].values())
             slower = f"{first}" if first == low == high else f"{first} [{low}, {high}]"
-            rows.append([k, *(interval(Interval(*each)) for each in own.values()), slower])
-        columns = [left("K"), *(right(f"batch {size}") for size in own), right("ArS from")]
+            rows.append([k, *(interval(Interval(*each)) for each in by_batch.values()), slower])
+        columns = [left("K"), *(right(f"batch {size}") for size in by_batch), right("ArS from")]
         sizes_of = (
             f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
         )

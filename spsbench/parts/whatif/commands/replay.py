@@ -110,7 +110,7 @@ def _shown(path: Path, wanted: ReplayOptions, k: int) -> bool:
         return False
     say(f"Reading {path}", quiet=wanted.quiet)
     content = read(path, form, "RUN")
-    counted = bool(content.counts) and all(each.kept for each in content.counts)
+    counted = bool(content.counts) and all(count.kept for count in content.counts)
     if not wanted.curve or wanted.explain or content.published:
         from spsbench.parts.whatif.commands.explain import explain
 

@@ -46,34 +46,34 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
         "tokens": written.tokens,
         "cells": [
             {
-                "drafter": str(one.cell.drafter),
-                "draft": one.cell.draft or None,
-                "rule": one.cell.rule,
-                "k": one.cell.k,
-                "nodes": one.cell.k if one.tree is None else one.tree.shape.nodes,
-                "tokens_per_loop": asdict(one.cell.tokens_per_loop),
-                "r_prime": one.cell.r_prime,
-                "emitted": one.cell.emitted.tolist(),
-                "loops": dict(zip(("p50", "p90", "p99"), one.cell.loops, strict=True)),
-                "break_even": None if (even := study.even(one)) is None else asdict(even),
-                "predicted": None if (predicted := study.predicted(one)) is None else asdict(predicted),
-                "measured_tokens_per_loop": one.measured,
+                "drafter": str(forecast.cell.drafter),
+                "draft": forecast.cell.draft or None,
+                "rule": forecast.cell.rule,
+                "k": forecast.cell.k,
+                "nodes": forecast.cell.k if forecast.tree is None else forecast.tree.shape.nodes,
+                "tokens_per_loop": asdict(forecast.cell.tokens_per_loop),
+                "r_prime": forecast.cell.r_prime,
+                "emitted": forecast.cell.emitted.tolist(),
+                "loops": dict(zip(("p50", "p90", "p99"), forecast.cell.loops, strict=True)),
+                "break_even": None if (even := study.even(forecast)) is None else asdict(even),
+                "predicted": None if (predicted := study.predicted(forecast)) is None else asdict(predicted),
+                "measured_tokens_per_loop": forecast.measured,
             }
-            for one in study.forecasts
+            for forecast in study.forecasts
         ],
     }
     if curves:
         facts["policies"] = [
             {
-                "drafter": str(each.drafter),
-                "k": each.k,
-                "cells": [_policy_facts(cell) for cell in each.cells],
-                "oracle": _policy_facts(each.oracle),
-                "choices": [asdict(choice) | {"policy": str(choice.policy)} for choice in each.choices],
-                "beyond_ms": {name: asdict(seconds) for name, seconds in each.beyond_ms.items()},
-                "rollouts": each.rollouts,
+                "drafter": str(curve.drafter),
+                "k": curve.k,
+                "cells": [_policy_facts(cell) for cell in curve.cells],
+                "oracle": _policy_facts(curve.oracle),
+                "choices": [asdict(choice) | {"policy": str(choice.policy)} for choice in curve.choices],
+                "beyond_ms": {name: asdict(seconds) for name, seconds in curve.beyond_ms.items()},
+                "rollouts": curve.rollouts,
             }
-            for each in curves
+            for curve in curves
         ]
     return facts
 
@@ -86,12 +86,15 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     """Return a table of cells, one of each curve, the best K's distance from break-even, and whose times."""
     written = study.written
     rows = []
-    for one in study.forecasts:
-        p50, _, p99 = one.cell.loops
-        ran = "" if one.measured is None else f"{one.measured:.2f}"
-        times_of = _times(study.predicted(one))
+    for forecast in study.forecasts:
+        p50, _, p99 = forecast.cell.loops
+        ran = "" if forecast.measured is None else f"{forecast.measured:.2f}"
+        times_of = _times(study.predicted(forecast))
         rows.append(
-            (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *times_of])
+            (
+                forecast.cell.name,
+                [_size(forecast), interval(forecast.cell.tokens_per_loop), ran, f"{p50}, {p99}", *times_of],
+            )
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     note = "Predicted: no sequence was generated for these numbers."
@@ -142,13 +145,13 @@ def _times(predicted: Predicted | None) -> list[str]:
 def _break_evens(study: Study) -> list[str]:
     """Return from which alpha on each drafter gains, at its fastest K."""
     best: dict[str, tuple[float, str]] = {}
-    for one in study.forecasts:
-        even = study.even(one)
-        if one.timed is not None and even is not None:
-            taken_s = one.timed.mean_s()
-            name = one.cell.name
+    for forecast in study.forecasts:
+        even = study.even(forecast)
+        if forecast.timed is not None and even is not None:
+            taken_s = forecast.timed.mean_s()
+            name = forecast.cell.name
             if name not in best or taken_s < best[name][0]:
-                best[name] = taken_s, f"{name}, K={one.cell.k} {_even_words(even)}"
+                best[name] = taken_s, f"{name}, K={forecast.cell.k} {_even_words(even)}"
     return [line for _, line in best.values()]
 
 
@@ -199,10 +202,10 @@ def _judged(choice: Choice) -> Iterator[str]:
         f"best fixed K, {choice.fixed_k}, on {choice.judged_on} others."
     )
     if choice.fixed_share is not None and choice.policy_share is not None:
-        fixed, own = map(interval_percent, (choice.fixed_share, choice.policy_share))
+        fixed, adaptive = map(interval_percent, (choice.fixed_share, choice.policy_share))
         yield (
             f"Of the time that the oracle saves there over ArS, fixed K={choice.fixed_k} already saves "
-            f"{fixed}, {choice.policy} {own}."
+            f"{fixed}, {choice.policy} {adaptive}."
         )
 
 
@@ -259,7 +262,7 @@ def advice_screen(
     """Return what to use, how sure that is, the alternatives, and the command that measures the advice."""
     rows = []
     for each in (advice.best, *advice.others):
-        slower = "" if each is advice.best else _longer(each.slower)
+        slower = "" if each is advice.best else _slower_by(each.slower)
         rows.append([each.name, interval(each.speedup, "x"), slower, f"{each.p99_s:.2f}"])
     titles = ("speedup [95%]", "slower by [95%]", "P99 [s]")
     chosen, measured = len(advice.choosing), len(advice.judging)
@@ -273,7 +276,7 @@ def advice_screen(
     )
 
 
-def _longer(slower: Interval) -> str:
+def _slower_by(slower: Interval) -> str:
     """Return how much more time a token it takes than the advised one."""
     low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
     return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
@@ -294,7 +297,9 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
     yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
     forecasts = [each.forecast for each in (advice.best, *advice.others)]
     ran = [id(check.candidate.forecast) for check in checks]
-    if checks and any(one is not None and one.tree and id(one) not in ran for one in forecasts):
+    if checks and any(
+        forecast is not None and forecast.tree and id(forecast) not in ran for forecast in forecasts
+    ):
         yield "Trees were predicted and not run."
     best = use.candidate is advice.best
     if best and advice.close:
@@ -309,7 +314,7 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
             f"{advice.even.c:.2f})."
         )
     if best and advice.plain is not None:
-        slower = _longer(advice.plain.slower)
+        slower = _slower_by(advice.plain.slower)
         yield f"Without block verification ({advice.plain.name}) it is predicted {slower} slower."
     if advice.too_large:
         yield f"Left out, too large for --memory: {', '.join(advice.too_large)}."
@@ -374,8 +379,8 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
     rows = []
     for role in ("target", "draft"):
         for row in facts["forwards"][role]:
-            own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
-            times = milliseconds(row["ms"]), own, milliseconds(row["floor_ms"])
+            ratio = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
+            times = milliseconds(row["ms"]), ratio, milliseconds(row["floor_ms"])
             rows.append([role, str(row["rows"]), *times, percent(row["share"])])
     forwards = _titled({title: Table([*columns, right("floor ms"), right("of floor")], rows)})
     regime = _REGIMES.get(facts["regime"], "The floor is the bytes of weights and cache over that.")

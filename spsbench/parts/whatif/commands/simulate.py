@@ -358,7 +358,7 @@ def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | No
             )
         return None, "without"
     name = chosen or ("independent" if rule.name == K_SEQ else "without")
-    siblings = next((each for each in _SIBLINGS if each == name), None)
+    siblings = next((sibling for sibling in _SIBLINGS if sibling == name), None)
     if siblings is None:
         raise unknown(name, _SIBLINGS, f"{flag} siblings")
     rule_kind(rule.name).require_tree(siblings)

@@ -55,8 +55,8 @@ def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -
     """
     from spsbench.runner import find_models
 
-    own = written.settings
-    settings = replace(own, threads=threads(thread_count or str(own.threads or "auto")))
+    of_run = written.settings
+    settings = replace(of_run, threads=threads(thread_count or str(of_run.threads or "auto")))
     wanted = {name: settings.with_draft(name) for name in named} or {"": settings}
     several = {name: find_models(each) for name, each in wanted.items()}
     before = None if written.identity is None else written.identity["target"]
@@ -122,5 +122,5 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
             flag="--policy",
             remedy="Leave --rule or --policy out, or measure both with spsbench run.",
         )
-    own = [name for name in named if name not in of_chains]
-    return [name for name in named if name in of_chains] or [MODIFIED_REJECTION], own or [TREE_RULE]
+    of_trees = [name for name in named if name not in of_chains]
+    return [name for name in named if name in of_chains] or [MODIFIED_REJECTION], of_trees or [TREE_RULE]

@@ -77,13 +77,13 @@ def accelerators() -> Mapping[str, Accelerator]:
         rows: dict[str, Any] = {name: row for name, row in yaml.safe_load(file).items() if name[0] != "."}
     engine, by_name = rows.pop("engine"), {}
     for name, row in rows.items():
-        own = {"engine": engine, **row}
+        fields = {"engine": engine, **row}
         for figure in ("bandwidth", "compute", "floor"):
             if lender := row[figure].get("borrowed"):
                 lent = rows[lender][figure]
                 ends = {end: lent[end] ** 2 / lent["typical"] for end in ("low", "high")}
-                own[figure] = {**lent, **ends, "borrowed": lender}
-        by_name[name] = Accelerator.model_validate(own)
+                fields[figure] = {**lent, **ends, "borrowed": lender}
+        by_name[name] = Accelerator.model_validate(fields)
     return by_name
 
 

@@ -76,10 +76,10 @@ def turns(
         seeded = [replace(ask, seed=drawn.getrandbits(31)) for ask in order[: count * size]]
         waves[concurrency] = [tuple(seeded[start : start + size]) for start in range(0, len(seeded), size)]
     for number in range(max(map(len, waves.values()))):
-        for concurrency, own in waves.items():
-            if number < len(own):
+        for concurrency, waves_there in waves.items():
+            if number < len(waves_there):
                 for server in range(servers) if number % 2 == 0 else range(servers - 1, -1, -1):
-                    yield LoadTurn(server, concurrency, number, own[number])
+                    yield LoadTurn(server, concurrency, number, waves_there[number])
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,11 @@ def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
     for wave in sorted(waves, key=lambda wave: (wave.concurrency, wave.server, wave.number)):
         cells.setdefault((wave.concurrency, wave.server), []).append(wave)
     load_rows = []
-    for (concurrency, server), own in cells.items():
-        answered = [reading for wave in own for reading in wave.answered]
-        requests = sum(len(wave.readings) for wave in own)
-        drafted = sum(wave.drafted or 0 for wave in own)
-        sums = _sums(own)
+    for (concurrency, server), cell in cells.items():
+        answered = [reading for wave in cell for reading in wave.answered]
+        requests = sum(len(wave.readings) for wave in cell)
+        drafted = sum(wave.drafted or 0 for wave in cell)
+        sums = _sums(cell)
         plain = None if server == PLAIN else cells.get((concurrency, PLAIN))
         load_rows.append(
             LoadRow(
@@ -56,7 +56,7 @@ def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
                 pooled_ratio(*sums) if sums[0].sum() else None,
                 _percentiles([reading.ttft_s for reading in answered]),
                 _percentiles([reading.tpot_s for reading in answered]),
-                sum(wave.accepted or 0 for wave in own) / drafted if drafted else None,
+                sum(wave.accepted or 0 for wave in cell) / drafted if drafted else None,
                 None if plain is None else _speedup([*sums, *_sums(plain)]),
             )
         )

@@ -102,7 +102,9 @@ class Readings:
         """Return the stopping rule, resumed from the folder's store; parts of other models stay unused."""
         mine = {*self._of.values(), self._of_rounds}
         path = store.directory / FILE
-        self._journal = Journal(path, lambda row: row["of"] not in mine or self._take(row), writable=True)
+        self._journal = Journal(
+            path, lambda row: row["of"] not in mine or self._take_over(row), writable=True
+        )
         self._rule = TextsRule(plan, store, self)
         return self._rule
 
@@ -146,7 +148,7 @@ class Readings:
             tokens = tuple(sample.generation.tokens)
             self._read_text(TargetText(sample.example_id, sample.sample_index, ids, tokens))
         self._progress.doing(_WRITING)
-        self._progress.step(self._interim())
+        self._progress.step(self._lengths_so_far())
 
     def proving(self, total: int) -> None:
         """Do nothing: nothing is proved here."""
@@ -161,7 +163,7 @@ class Readings:
             self._progress.stage("Reading texts", len(due))
         for text in due:
             self._read_text(text)
-            self._progress.step(self._interim())
+            self._progress.step(self._lengths_so_far())
         for reader in self._readers.values():
             reader.require_fitting()
 
@@ -190,7 +192,7 @@ class Readings:
             for k in ks:
                 loops[k] += sum(law.loops for law in replayed.loops(k))
 
-    def _interim(self) -> list[tuple[str, str]]:
+    def _lengths_so_far(self) -> list[tuple[str, str]]:
         """Return tokens per loop so far, of every drafter."""
         title = f"K={', '.join(map(str, self._ks))}:"
         lengths = [
@@ -207,8 +209,8 @@ class Readings:
                 {spec: self._found[_key(Part(name, spec), text)] for spec in reader.drafters}
                 for text in texts
             ]
-            own = [each for each in self._sought if each.draft == name]
-            replayed |= zip(own, reader.replayed(texts, read), strict=True)
+            drafters = [each for each in self._sought if each.draft == name]
+            replayed |= zip(drafters, reader.replayed(texts, read), strict=True)
         return replayed
 
     def time(self, texts: Sequence[TargetText], budget_s: float, seed: int) -> None:
@@ -262,9 +264,9 @@ class Readings:
     def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
         row = {"of": of, "key": list(key), "seconds": seconds, **content}
         self._journal.append(row)
-        self._take(row)
+        self._take_over(row)
 
-    def _take(self, row: Mapping[str, Any]) -> bool:
+    def _take_over(self, row: Mapping[str, Any]) -> bool:
         """Take over an earlier process' row; return True."""
         seconds = float(row["seconds"])
         most = self._ends[1]
@@ -437,7 +439,7 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     others = tuple(map(widened, advice.others))
     lost_time = f"others took {percent(lost)} of the time in which loops were timed"
     if best.forecast is None:  # something that drafts may yet be faster
-        hides = any(each.speedup.high is None or each.speedup.high > 1.0 for each in others)
+        hides = any(other.speedup.high is None or other.speedup.high > 1.0 for other in others)
     else:
         hides = best.speedup.low is None or best.speedup.low <= 1.0
     sentence = f"Widened: {lost_time}, and every predicted interval holds all of it."
@@ -460,7 +462,9 @@ def _pays(one: CellForecast, study: Study) -> bool:
     if one.cell.rule != BLOCK:
         return True
     same = {
-        (_name(each), each.cell.k): each for each in study.forecasts if each.cell.rule == MODIFIED_REJECTION
+        (_name(forecast), forecast.cell.k): forecast
+        for forecast in study.forecasts
+        if forecast.cell.rule == MODIFIED_REJECTION
     }
     plain = same[_name(one), one.cell.k].cell.tokens_per_loop.estimate
     return one.cell.tokens_per_loop.estimate > (1 + _GAIN) * plain
@@ -509,7 +513,7 @@ def advised(advice: Advice, checks: Sequence[Check]) -> Check:
     if not checks:
         return Check(advice.best, None, alarm=False)
     sound = [check for check in checks if not check.alarm]
-    ars = next(each for each in advice.others if each.forecast is None)
+    ars = next(other for other in advice.others if other.forecast is None)
     best = max(sound, key=lambda check: check.ratio, default=None)
     if best is None or (best.live is not None and best.ratio <= 1.0):
         return Check(ars, None, alarm=False)

@@ -63,8 +63,8 @@ class Policies:
         """(drafter, policy) whose loops are timed: each policy by name, with the middle of its thresholds."""
         pairs = []
         for name in dict.fromkeys(spec.name for spec in self.specs):
-            own = [spec for spec in self.specs if spec.name == name]
-            pairs += [(drafter, own[len(own) // 2]) for drafter in self.drafters]
+            grid = [spec for spec in self.specs if spec.name == name]
+            pairs += [(drafter, grid[len(grid) // 2]) for drafter in self.drafters]
         return tuple(pairs)
 
     def readers(self, seed: int) -> dict[Spec, StopReader]:
@@ -184,7 +184,9 @@ class Curve:
 
 def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -> Curve:
     """Predict policies from the texts that a reader has read in a study with every K from 1 on."""
-    own = {one.cell.k: one.timed for one in study.forecasts if one.cell.drafter == drafter}
+    own = {
+        forecast.cell.k: forecast.timed for forecast in study.forecasts if forecast.cell.drafter == drafter
+    }
     fixed = {each: timed for each, timed in sorted(own.items()) if timed is not None}
     k = max(own)
     texts = study.written.texts
@@ -258,13 +260,13 @@ class _Judge:
         """Return the cell of a policy's best threshold."""
         policy = min(works, key=lambda spec: works[spec].part(self.choosing).estimate(self.costs, beyond))
         fixed_k = min(self.fixed, key=lambda k: self.fixed[k].part(self.choosing).mean_s())
-        own = works[policy].part(self.judging).per_token(self.costs, beyond)
+        adaptive = works[policy].part(self.judging).per_token(self.costs, beyond)
         oracle = self.oracle.part(self.judging).per_token(self.costs)
         fixed, ars = (each.part(self.judging).per_token() for each in (self.fixed[fixed_k], self.ars))
         saves = bool(ars[0] > oracle[0])
-        shares = [interval_of((ars - each) / (ars - oracle)) if saves else None for each in (fixed, own)]
+        shares = [interval_of((ars - each) / (ars - oracle)) if saves else None for each in (fixed, adaptive)]
         sizes = len(self.choosing), len(self.judging)
-        return Choice(policy, fixed_k, *sizes, interval_of(fixed / own), *shares)
+        return Choice(policy, fixed_k, *sizes, interval_of(fixed / adaptive), *shares)
 
 
 def _works(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:

@@ -71,8 +71,8 @@ class Work:
         texts = tuple(
             replace(text, prompt=places[text.prompt]) for text in self.texts if text.prompt in places
         )
-        own = list(prompts)
-        return Work(self.tokens[own], self.loops[own], self.contexts[own], self.first[own], texts)
+        chosen = list(prompts)
+        return Work(self.tokens[chosen], self.loops[chosen], self.contexts[chosen], self.first[chosen], texts)
 
     @property
     def tokens_per_loop(self) -> Interval:
@@ -125,13 +125,13 @@ def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k
     names = list(dict.fromkeys(text.name for text in texts))
     tokens, loops, contexts = np.zeros(len(names)), *np.zeros((2, len(names), k + 1))
     first = np.zeros((len(names), COLD, k + 1))
-    for text, own in zip(texts, drafted, strict=True):
+    for text, law in zip(texts, drafted, strict=True):
         prompt = names.index(text.name)
-        width = own.loops.shape[1]
+        width = law.loops.shape[1]
         tokens[prompt] += len(text.tokens)
-        loops[prompt, :width] += own.loops.sum(0)
-        contexts[prompt, :width] += (len(text.prompt) + np.arange(len(text.tokens))) @ own.loops
-        first[prompt, :, :width] += own.first
+        loops[prompt, :width] += law.loops.sum(0)
+        contexts[prompt, :width] += (len(text.prompt) + np.arange(len(text.tokens))) @ law.loops
+        first[prompt, :, :width] += law.first
     return Work(tokens, loops, contexts, first)
 
 

@@ -129,7 +129,7 @@ class Replayed:
 
     def shares(self, laws: Sequence[TextLoops], k: int) -> Floats:
         """[members, K+1] shares of the loops for which a member drafts so many tokens."""
-        counts = np.zeros((max(int(own.max()) for own in self.proposers) + 1, k + 1))
+        counts = np.zeros((max(int(numbers.max()) for numbers in self.proposers) + 1, k + 1))
         for (_, drafted), proposers, law in zip(self.forced, self.proposers, laws, strict=True):
             np.add.at(counts, (proposers, np.minimum(drafted, k)), law.starts[0])
         shares: Floats = counts / counts.sum()
@@ -211,12 +211,12 @@ class TextReader:
         longest = max(text.length for text in texts)
         results = []
         for parts in self.parts.values():
-            own = Replayed(sum(drafter_bytes(self.drafters[part], longest) for part in parts))
+            result = Replayed(sum(drafter_bytes(self.drafters[part], longest) for part in parts))
             for of_text in read:
                 proposals, proposers = united([of_text[part] for part in parts])
-                own.forced.append(proposals)
-                own.proposers.append(proposers)
-            results.append(own)
+                result.forced.append(proposals)
+                result.proposers.append(proposers)
+            results.append(result)
         return results
 
     def require_fitting(self) -> None:

@@ -59,11 +59,11 @@ def _llama_cpp(forecast: CellForecast, draft: str, sampling: SamplingParams, by_
 
 
 def _tensorrt_llm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    own = {"decoding_type": "DraftTarget", "max_draft_len": forecast.cell.k, "speculative_model": draft}
+    fields = {"decoding_type": "DraftTarget", "max_draft_len": forecast.cell.k, "speculative_model": draft}
     if forecast.cell.drafter.name == "lookup":
-        own = {"decoding_type": "NGram", "max_draft_len": forecast.cell.k}
-        own["max_matching_ngram_size"] = int(_options(forecast)["max_n"])
-    return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in own.items())])
+        fields = {"decoding_type": "NGram", "max_draft_len": forecast.cell.k}
+        fields["max_matching_ngram_size"] = int(_options(forecast)["max_n"])
+    return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in fields.items())])
 
 
 _Writer = Callable[[CellForecast, str, SamplingParams, Schedule], str]

@@ -148,14 +148,14 @@ def read_texts(
     read_by: dict[int, TextReader] = {}
     corpus = tuple(dict.fromkeys(text.prompt for text in written.texts))
     for pair in {id(each.pair): each.pair for each in sought}.values():
-        own = [each for each in sought if each.pair is pair]
-        specs = [each.drafter for each in own]
+        of_pair = [each for each in sought if each.pair is pair]
+        specs = [each.drafter for each in of_pair]
         reader = TextReader(pair, written.sampling, specs, k, corpus, readers)
         texts = enumerate(written.texts, start=1)
         read = [dict(reader.read(text, number, [*reader.drafters])) for number, text in texts]
         reader.require_fitting()
         read_by[id(pair)] = reader
-        replayed |= zip(own, reader.replayed(written.texts, read), strict=True)
+        replayed |= zip(of_pair, reader.replayed(written.texts, read), strict=True)
     return replayed, read_by
 
 
@@ -195,7 +195,8 @@ def study(
             for number in budgeted_rounds(times, LEAST_ROUNDS, math.inf):
                 seed = written.settings.seed + number + 1
                 timed = time_round(named, written.texts, ends, seed, judged=judged)
-                rounds += [timed] if number >= 0 else []
+                if number >= 0:
+                    rounds.append(timed)
 
             def parts_of(each: Sought) -> list[Part]:
                 place = places[id(each.pair)]
@@ -219,13 +220,13 @@ def study_of(
 ) -> Study:
     """Return the study of what was read and timed already."""
     times_of: dict[_Key | None, LoopTimes] = {None: steps.ars()}
-    for each, own in replayed.items():
+    for each, replay in replayed.items():
         parts = parts_of(each)
         for rule, k in each.cells(rules, ks):
             if each.tree is not None:
                 times_of[_Key(each, k, rule)] = steps.of_tree(parts[0], each.tree, rule)
             else:
-                shares = own.shares(list(own.loops(k, rule)), k)
+                shares = replay.shares(list(replay.loops(k, rule)), k)
                 times_of[_Key(each, k, rule)] = steps.loops(parts, shares, k, rule)
     return _study(written, replayed, rules, ks, times_of, {})
 
@@ -256,7 +257,7 @@ def _study(
     ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
     forecasts: list[CellForecast] = []
     ran: dict[AsRun, Ran] = {}
-    for sought, own in replayed.items():
+    for sought, replay in replayed.items():
         # The run's own arms, if they had this draft.
         same = not sought.needs_draft or (
             written.identity is not None
@@ -265,7 +266,7 @@ def _study(
         as_run = {name: arm for name, arm in written.ran.items() if same and name[0] == str(sought.drafter)}
         ran |= as_run
         for rule, k in sought.cells(rules, ks):
-            laws = list(own.loops(k, rule))
+            laws = list(replay.loops(k, rule))
             work = work_of(written.texts, laws)
             key = _Key(sought, k, rule)
             arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))
@@ -274,7 +275,7 @@ def _study(
                     cell(sought.name, sought.drafter, sought.draft, work, laws, rule),
                     Timed(work, taken[key]) if key in taken else None,
                     None if arm is None else arm.tokens_per_loop,
-                    ars_bytes + own.bytes,
+                    ars_bytes + replay.bytes,
                 )
             )
     ars = Timed(work_of(written.texts), taken[None]) if None in taken else None

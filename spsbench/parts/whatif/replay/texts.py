@@ -89,10 +89,10 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
     ran: dict[AsRun, Ran] = {}
     for other in info["arms"]:
         plain = other["engine"] in (EAGER, GRAPHED) and other["sampling"] == arm["sampling"]
-        own = loops[loops["arm"] == other["arm"]]
-        if other["method"] == "sps" and plain and len(own):
+        arm_loops = loops[loops["arm"] == other["arm"]]
+        if other["method"] == "sps" and plain and len(arm_loops):
             name = str(other["drafter"]), int(other["k"]), str(other["policy"]), str(other["rule"])
-            ran[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
+            ran[name] = Ran(float(arm_loops["emitted"].mean()), float(arm_loops["drafted"].mean()))
     if arm["params"].get("process") is not None:
         raise UsageError(
             f"{arm['sampling']} is processed, and a replay knows temperature, top-k and top-p.",
@@ -126,10 +126,10 @@ def texts_in(path: Path, reader: Reader, settings: MaterialSettings) -> Written:
     by_prompt: dict[tuple[int, ...], list[TargetText]] = {}
     texts = []
     for text in readings:
-        own = by_prompt.setdefault(text.prompt, [])
-        name = own[0].name if own else str(len(by_prompt))
-        own.append(TargetText(name, len(own), text.prompt, text.completion, text.category))
-        texts.append(own[-1])
+        same_prompt = by_prompt.setdefault(text.prompt, [])
+        name = same_prompt[0].name if same_prompt else str(len(by_prompt))
+        same_prompt.append(TargetText(name, len(same_prompt), text.prompt, text.completion, text.category))
+        texts.append(same_prompt[-1])
     (sampling,) = samplings
     written = Written(path, settings, path.name, sampling.described, sampling, tuple(texts), None, {})
     _require_enough(written, "SAMPLES", "Give more of them.")

@@ -156,7 +156,7 @@ def loop_costs(times: Sequence[LoopTimes]) -> LoopCosts:
     """Return the costs of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K
     tokens.
     """
-    costs = [(each.costs.at_zero, each.costs.slope, each.costs.cold) for each in times]
+    costs = [(time.costs.at_zero, time.costs.slope, time.costs.cold) for time in times]
     return LoopCosts(*(np.concatenate(parts, axis=-1) for parts in zip(*costs, strict=True)))
 
 
@@ -305,13 +305,13 @@ def read_times(path: Path) -> Calibration:
     except (ValidationError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"{path} holds no times: {reason}.", flag=_FLAG, remedy=_REMEDY) from error
-    rounds = min(len(times) for own in seconds.values() for times in own.values())
+    rounds = min(len(times) for by_rows in seconds.values() for times in by_rows.values())
     return Calibration(
         path,
         f"{bench.target.name} and {bench.draft.name} on {bench.device}",
         {"target": bench.target.parameters, "draft": bench.draft.parameters},
         bench.context,
-        {role: {n: times[:rounds] for n, times in own.items()} for role, own in seconds.items()},
+        {role: {n: times[:rounds] for n, times in by_rows.items()} for role, by_rows in seconds.items()},
     )
 
 
@@ -483,7 +483,7 @@ def _verifying(
         next(loops)
         seconds[rule, given].append(device_now(device) - began_s)
         target.rollback(place - 1)
-    return {each: float(np.median(own)) for each, own in seconds.items()}
+    return {each: float(np.median(samples)) for each, samples in seconds.items()}
 
 
 def _drafting(
@@ -510,4 +510,4 @@ def _drafting(
         drafter.draft(tokens, k, u[:k])
         seconds[turn % 2].append(device_now(device) - began_s)
         drafter.observe(ids[: place + turn + 1], 0)
-    return [float(np.median(own)) for own in seconds]
+    return [float(np.median(samples)) for samples in seconds]

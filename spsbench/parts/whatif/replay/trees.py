@@ -37,8 +37,8 @@ class StaticTree:
     @property
     def spec(self) -> Spec:
         """The drafter as an arm has it."""
-        own = {TREE: str(self.shape), _SIBLINGS: self.siblings}
-        return replace(self.drafter, options=tuple(sorted((dict(self.drafter.options) | own).items())))
+        options = {TREE: str(self.shape), _SIBLINGS: self.siblings}
+        return replace(self.drafter, options=tuple(sorted((dict(self.drafter.options) | options).items())))
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -81,11 +81,12 @@ def trees_of(
         UsageError: no drafter has one, or a rule's law over a text is not known for its siblings.
     """
     for drafter in drafters:
-        if (own := shape_in(drafter)) is not None:
+        if (named_shape := shape_in(drafter)) is not None:
+            widths = ",".join(map(str, named_shape.branching or (named_shape,)))
             raise UsageError(
                 f"{drafter} has a tree of its own; shapes are replayed beside chains.",
                 flag="--drafter",
-                remedy=f"Leave it out there, and give --tree {','.join(map(str, own.branching or (own,)))}.",
+                remedy=f"Leave it out there, and give --tree {widths}.",
             )
     rules_of: dict[Spec, tuple[str, ...]] = {}
     for drafter in (each for each in drafters if each.name in _DRAFTERS):

@@ -294,7 +294,7 @@ def _lengths(
     axes.set_ylabel(label)
     for index, world in enumerate(worlds):
         estimates = [point.simulated.tokens_per_loop.over(over(point)) for point in world.points]
-        below = [0.0 if each.low is None else each.estimate - each.low for each in estimates]
+        below = [0.0 if estimate.low is None else estimate.estimate - estimate.low for estimate in estimates]
         above = [0.0 if each.high is None else each.high - each.estimate for each in estimates]
         _bars(axes, worlds, index, [each.estimate for each in estimates], [below, above])
         formula = [None if point.formula is None else point.formula / over(point) for point in world.points]

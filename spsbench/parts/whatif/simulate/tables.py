@@ -291,10 +291,10 @@ def _ngram(language: Language, distance: float) -> Tables:
     near = np.tile(language.rows(last, 0), (language.classes, 1))
     share = distance * language.factors(contexts)
     target = (1.0 - share) * near + share * language.rows(contexts, 1)
-    return Tables(contexts, target, _shorter(contexts, target))
+    return Tables(contexts, target, _law_by_last_token(contexts, target))
 
 
-def _shorter(contexts: Contexts, target: Floats) -> Floats:
+def _law_by_last_token(contexts: Contexts, target: Floats) -> Floats:
     """[S, V] the law of the next token given the last one only, over the target's endless text."""
     classes = contexts.classes
     text = text_shares(contexts, target)
