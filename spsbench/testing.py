@@ -145,7 +145,7 @@ def scenes(
     sizes = [(k, k) for k in ks] if shape is None else sorted({(shape.nodes, shape.depth(k)) for k in ks})
     for sampling, (k, most) in product(samplings, sizes):
         target = _table(vocab_size, needs)
-        build: Callable[[], Drafter] = partial(_built, make, target, sampling, policy, needs, most)
+        build: Callable[[], Drafter] = partial(_build_drafter, make, target, sampling, policy, needs, most)
         if WEIGHTS in needs:
             build = cache(build)  # cutting and rounding take long; ``begin`` forgets the last sequence
         for prompt, earlier in _SITUATIONS:
@@ -187,7 +187,7 @@ def fake_engine(
     decoder = Letters(string.ascii_letters[: vocab_size - 1])
     clock = FakeClock(tick_s)
     target = _table(vocab_size, needs)
-    build = partial(_built, make, target, policy=FIXED, needs=needs, k=k) if k else None
+    build = partial(_build_drafter, make, target, policy=FIXED, needs=needs, k=k) if k else None
     return EagerEngine(target, None, k, decoder, torch.device("cpu"), clock, make_drafter=build)
 
 
@@ -284,7 +284,7 @@ def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[s
     return partial(built, kind, spec), kind.needs_of(spec)
 
 
-def _built(
+def _build_drafter(
     make: Factory, target: TableModel, sampling: SamplingParams, policy: str, needs: frozenset[str], k: int
 ) -> Drafter:
     """Return a drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""

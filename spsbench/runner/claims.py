@@ -54,7 +54,7 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
         if not _foreign(arm.drafter, arm.rule, arm.policy) or not rule_kind(arm.rule.name).lossless:
             continue
         if way not in claim_of:
-            claim_of[way] = _known(arm.drafter, arm.rule, arm.policy)
+            claim_of[way] = _known_claim(arm.drafter, arm.rule, arm.policy)
         answers[arm.name] = claim_of[way]
     return answers
 
@@ -93,7 +93,7 @@ def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
 
 def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
     """Return the error as one of the user's file, with its line; itself where it came from elsewhere."""
-    files = {_file(spec).resolve(): spec for spec in specs}
+    files = {_file_of(spec).resolve(): spec for spec in specs}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if spec := files.get(Path(frame.filename).resolve()):
             why = f"{frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
@@ -103,15 +103,15 @@ def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
     return UsageError(why, remedy="Correct it, or ask its author.")
 
 
-def _file(spec: Spec) -> Path:
+def _file_of(spec: Spec) -> Path:
     """Return the file of ``path/to/file.py:attribute``; for another name a path where nothing is."""
     return Path(spec.name.rpartition(":")[0] or spec.name)
 
 
-def _known(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
+def _known_claim(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
     """Return an earlier finding, else find it now; only for kinds in files, whose content is known."""
     digest = hashlib.sha256(f"{spsbench.__version__} {drafter} {rule} {policy}".encode())
-    files = [_file(spec) for spec in _foreign(drafter, rule, policy)]
+    files = [_file_of(spec) for spec in _foreign(drafter, rule, policy)]
     if not all(file.is_file() for file in files):
         return _enumerated(drafter, rule, policy)
     for file in files:

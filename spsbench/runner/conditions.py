@@ -105,7 +105,7 @@ def require_unchanged(
     known: list[Conditions] = info.get("conditions") or [{}]
     known = known[-1:] if latest else known
     for now in workers:
-        changes = (differences(before, plain(_resolved(now, before))) for before in known)
+        changes = (differences(before, plain(_with_recorded_auto(now, before))) for before in known)
         _refuse(directory, min(changes, key=len))
 
 
@@ -227,7 +227,7 @@ def comparable(now: Conditions, before: Conditions) -> Conditions:
     return cast("Conditions", result)
 
 
-def _resolved(now: Conditions, before: Conditions) -> Conditions:
+def _with_recorded_auto(now: Conditions, before: Conditions) -> Conditions:
     """Return the conditions now with ``auto`` as it was resolved when the run began.
 
     External engines report their versions when they are started, see ``require_same_engines``. How many

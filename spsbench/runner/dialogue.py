@@ -118,10 +118,10 @@ class Dialogues:
             return turn
         before = self._sample(turn.prompt.example_id, turn)
         ids = None if before is None else before.prompt_ids
-        prompt = self._built(turn) if ids is None else replace(turn.prompt, ids=tuple(ids))
+        prompt = self._build_prompt(turn) if ids is None else replace(turn.prompt, ids=tuple(ids))
         return replace(turn, prompt=prompt)
 
-    def _built(self, turn: Turn) -> Prompt:
+    def _build_prompt(self, turn: Turn) -> Prompt:
         plan, name = self.plan, turn.prompt.conversation
         example = next(each for each in plan.data.examples if each.example_id == name)
         first = next(each for each in plan.prompts if each.example_id == name)

@@ -188,7 +188,10 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
     require_same_software(here, known.values())
     alone: dict[int, Conditions] = pool.ask("prepare", plain(plan.identity()))
     sharing = Counter(known[worker].machine for worker in alone)
-    conditions = {worker: with_sharing(own, sharing[known[worker].machine]) for worker, own in alone.items()}
+    conditions = {
+        worker: with_sharing(conditions_alone, sharing[known[worker].machine])
+        for worker, conditions_alone in alone.items()
+    }
     watcher.loading(
         f"{plan.source.target.name} and {plan.source.draft.name} in {len(alone)} "
         f"{'worker' if len(alone) == 1 else 'workers'} on {len(sharing)} "
@@ -205,8 +208,8 @@ def require_memory_of_machines(plan: Plan, workers: Iterable[Introduction]) -> N
         return
     pair_bytes = plan.weights.known
     ordered = sorted(workers, key=lambda worker: worker.machine)
-    for machine, own in groupby(ordered, key=lambda worker: worker.machine):
-        free = [int(worker.environment["memory_available_bytes"]) for worker in own]
+    for machine, here in groupby(ordered, key=lambda worker: worker.machine):
+        free = [int(worker.environment["memory_available_bytes"]) for worker in here]
         if len(free) * pair_bytes > min(free):
             raise UsageError(
                 f"{len(free)} workers need {len(free) * pair_bytes / 2**30:.3g} GiB for their weights on "
@@ -323,8 +326,8 @@ def scoring(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Bl
     """
     ordered = sorted(samples, key=lambda sample: sample.example_id)
     blocks, items = [], list[Item]()
-    for example_id, own in groupby(ordered, key=lambda sample: sample.example_id):
-        items += [Item(sample.key, (prompts[example_id], sample.generation.text)) for sample in own]
+    for example_id, of_example in groupby(ordered, key=lambda sample: sample.example_id):
+        items += [Item(sample.key, (prompts[example_id], sample.generation.text)) for sample in of_example]
         if len(items) >= _OUTPUTS:
             blocks.append(Block("score", tuple(items)))
             items = []

@@ -205,11 +205,11 @@ class EngineFactory:
         """Return the engine of an arm; an eager one, noted in ``fallbacks``, where a graph is unavailable."""
         if self._peer is not None and is_peer(arm):
             return self._peer(arm)
-        target = self._writer(arm)
+        target = self._target_for(arm)
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.sampling.beam is not None:
-            searching = self._tree(target)
-            assisting = None if draft is None else self._tree(draft)
+            searching = self._tree_model(target)
+            assisting = None if draft is None else self._tree_model(draft)
             tokenizer, device = self._pair.tokenizer, self._pair.device
             return self._threaded(BeamEngine(searching, assisting, arm.k, tokenizer, device, self._clock))
         if arm.engine in _HF:
@@ -249,8 +249,8 @@ class EngineFactory:
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> DecodingBatch:
         """Return how the rows of an arm with a batch decode; arms of one batch size share models."""
-        several = self._batched(target, arm.batch)
-        own_model = self._batched(draft, arm.batch) if draft and arm.drafter.name == MODEL else None
+        several = self._batch_model(target, arm.batch)
+        own_model = self._batch_model(draft, arm.batch) if draft and arm.drafter.name == MODEL else None
         if draft is None:
             return BatchArS(several, arm.sampling)
         drafter: BatchDrafter
@@ -260,7 +260,7 @@ class EngineFactory:
             drafter = RowDrafters(partial(self._drafter, arm, arm.sampling))
         return BatchSpS(several, arm.sampling, drafter, arm.k, None if rule is None else rule.accept)
 
-    def _batched(self, model: CausalLM, batch: int) -> BatchModel:
+    def _batch_model(self, model: CausalLM, batch: int) -> BatchModel:
         """Return the model for so many sequences, with blocks of tokens where any arm speculates."""
         key = (id(model), batch)
         if key not in self._several:
@@ -271,7 +271,7 @@ class EngineFactory:
         """Return the engine with the run's threads for torch: fewer would make our own arms look better."""
         return ThreadedEngine(engine, self._pair.info["threads"])
 
-    def _tree(self, model: CausalLM) -> BeamLM:
+    def _tree_model(self, model: CausalLM) -> BeamLM:
         """Return the model over transformers' own forward, the only one that takes a tree; each is tested
         once.
         """
@@ -281,7 +281,7 @@ class EngineFactory:
             require_exact_tree(tree)
         return self._trees[id(model)]
 
-    def _writer(self, arm: Arm) -> CausalLM:
+    def _target_for(self, arm: Arm) -> CausalLM:
         """Return the model whose law an arm follows; a target that keeps hidden states where the drafter
         reads them.
         """
@@ -293,7 +293,7 @@ class EngineFactory:
         return self._keeping
 
     def _drafter(self, arm: Arm, sampling: SamplingParams) -> Drafter:
-        target = self._writer(arm)
+        target = self._target_for(arm)
         context = Context(
             target=target,
             draft=self._pair.draft,
@@ -318,8 +318,8 @@ class EngineFactory:
         self, arm: Arm, target: CausalLM, draft: CausalLM | None, derivation: Derivation | None
     ) -> Engine:
         capture = self._capture or self._graphs()
-        drafting = None if draft is None else self._fixed(draft, arm.batch)
-        static = self._fixed(target, arm.batch)
+        drafting = None if draft is None else self._static_model(draft, arm.batch)
+        static = self._static_model(target, arm.batch)
         memory = self._open_rows
         batch = StagedBatch(static, drafting, arm.k, arm.sampling, capture, memory=memory)
         tokenizer, clock = self._pair.tokenizer, self._clock
@@ -328,14 +328,14 @@ class EngineFactory:
         device = self._pair.device
         return BatchedEngine(batch, tokenizer, device, clock, name=GRAPHED, derivation=derivation)
 
-    def _fixed(self, model: CausalLM, batch: int) -> StaticLM:
+    def _static_model(self, model: CausalLM, batch: int) -> StaticLM:
         if isinstance(model, PlacedLM):
             raise NotStatic("its modules lie on several devices")
         if batch == 1 and isinstance(model, TorchLM) and (id(model), 1) not in self._several:
             static = StaticLM(model, self._slots)
             require_same_answers(model, static, self._slots, blocks=self._blocks)
             self._several[id(model), 1] = static
-        model_of_batch = self._batched(model, batch) if batch > 1 else self._several.get((id(model), 1))
+        model_of_batch = self._batch_model(model, batch) if batch > 1 else self._several.get((id(model), 1))
         if not isinstance(model_of_batch, StaticLM):
             raise NotStatic(f"its forward is {model.backend}'s")
         return model_of_batch

@@ -214,7 +214,7 @@ class _Timer:
     condition: int
 
     @property
-    def _asked(self) -> Callable[[stopping.Turn], stopping.Turn]:
+    def _ask_turns(self) -> Callable[[stopping.Turn], stopping.Turn]:
         return Dialogues(self.plan, self.store).asked
 
     def measure(
@@ -225,7 +225,7 @@ class _Timer:
         watcher.started(plan.total, plan.total - len(due), plan.arms)
         first = due[0] if due[0].prompt.ids else next(stopping.all_turns(plan))
         failed = warm_up(plan, self.engines, first)
-        due = _without(failed, due, store, watcher)
+        due = _turns_without(failed, due, store, watcher)
         store.note(proof=None)
         groups = stopping.together(due)
         if rule is not None:
@@ -233,7 +233,7 @@ class _Timer:
             rule.note(store, ended=False)
             stopping.foretell(plan, store, rule, watcher)
             groups = rule.until_over(groups)
-        made = measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu, asked=self._asked)
+        made = measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu, asked=self._ask_turns)
         for sample in made:
             sample.condition = self.condition
             store.append(sample)
@@ -248,7 +248,9 @@ class _Timer:
         Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
-        return measure(self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu, self._asked)
+        return measure(
+            self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu, self._ask_turns
+        )
 
 
 @contextmanager
@@ -373,8 +375,8 @@ def stages_of(
             how = PROGRAM
         elif isinstance(engine, BatchedEngine) and pair.target.backend == ONNXRUNTIME:
             how = f"a batch of {engine.size}"
-        elif isinstance(engine, EagerEngine) and (own := engine.stages()) is not None:
-            by_arm[arm.name] = own
+        elif isinstance(engine, EagerEngine) and (stages := engine.stages()) is not None:
+            by_arm[arm.name] = stages
             continue
         if how is not None:
             by_arm[arm.name] = dict.fromkeys(names, how)
@@ -491,7 +493,7 @@ def _of_conversation(prompt: Prompt) -> dict[str, Any]:
     return {"conversation": prompt.conversation, "turn": prompt.turn, "prompt_ids": [*prompt.ids] or None}
 
 
-def _without(
+def _turns_without(
     failed: Mapping[Arm, str], due: list[stopping.Turn], store: RunStore, watcher: Watcher
 ) -> list[stopping.Turn]:
     """Return the turns of the arms that did not fail while they were warmed up; note the others.

@@ -125,14 +125,18 @@ def _corpus_figures(
         if sample.generation.tokens:
             by_arm.setdefault(sample.arm, []).append(sample)
     scored = {
-        arm: {sample.example_id for sample in own if task.is_scored(references[sample.example_id])}
-        for arm, own in by_arm.items()
+        arm: {sample.example_id for sample in arm_samples if task.is_scored(references[sample.example_id])}
+        for arm, arm_samples in by_arm.items()
     }
     shared = shared_prompts(scored)
     by_metric: dict[str, dict[str, Any]] = {kind.name: {} for kind in kinds}
-    for kind, (arm, own) in product(kinds, by_arm.items()):
+    for kind, (arm, arm_samples) in product(kinds, by_arm.items()):
         figures: dict[str, RecordedFigure] = {}
-        for part in [own] if shared is None else [own, [one for one in own if one.example_id in shared]]:
+        for part in (
+            [arm_samples]
+            if shared is None
+            else [arm_samples, [one for one in arm_samples if one.example_id in shared]]
+        ):
             due = [sample for sample in part if sample.example_id in scored[arm]]
             if due:
                 due_prompts = [references[sample.example_id] for sample in due]
@@ -148,7 +152,7 @@ def _sums_of_files(
     samples: pd.DataFrame, info: Mapping[str, Any], kinds: Sequence[MetricKind]
 ) -> dict[str, Recorded]:
     """Return figures and intervals by metrics whose file a report does not run."""
-    by_arm = {str(arm): own for arm, own in finished(samples).groupby("arm", sort=False)}
+    by_arm = {str(arm): arm_samples for arm, arm_samples in finished(samples).groupby("arm", sort=False)}
     reportable = corpus_metrics(info)
     return {
         name: metric.computed(by_arm)

@@ -102,7 +102,7 @@ class Reader:
         """Return the text of one line, or the first of another tool's line; ValueError says what is wrong."""
         row = next(iter(samples_in(row)), {})
         prompt, _ = self._ids(row, "prompt", special=True)
-        completion, ours = self._ids(row, "completion", special=False)
+        completion, retokenised = self._ids(row, "completion", special=False)
         if not prompt:
             raise ValueError("the prompt is empty, so that nothing precedes the first token")
         border = self.tokenizer.border
@@ -115,10 +115,10 @@ class Reader:
         if not sampling.greedy and sampling.temperature < COLDEST:
             why = f"below {COLDEST} rounding decides, and engines take another"
             raise ValueError(f"a temperature of {sampling.temperature:g} cannot be judged: {why}")
-        answer = told_in(row, completion, retokenised=ours)
+        answer = told_in(row, completion, retokenised=retokenised)
         category = str(row.get("category") or "")
         drawn = bound(sampling, self.tokenizer)
-        return Foreign(line, prompt, completion, drawn, ours, answer, category=category)
+        return Foreign(line, prompt, completion, drawn, retokenised, answer, category=category)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
         """Return the token ids of a field, and whether they were made here from text."""

@@ -105,7 +105,7 @@ class Models:
 
     def shared(self) -> dict[str, Any]:
         """Name every field of ``Models``, for what is made of them."""
-        return {each.name: getattr(self, each.name) for each in fields(Models)}
+        return {field.name: getattr(self, field.name) for field in fields(Models)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,8 +71,8 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
         # Of the search's best hypothesis the log-probability; nothing was sampled.
         log_prob = 0.0
         for _, best in rescore.readings(target, None, prompt.ids, tokens, PROOF_SAMPLING):
-            own = best.logits.float().log_softmax(-1).gather(-1, best.tokens.unsqueeze(-1))
-            log_prob += float(own.sum())
+            log_probs = best.logits.float().log_softmax(-1).gather(-1, best.tokens.unsqueeze(-1))
+            log_prob += float(log_probs.sum())
         generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: log_prob}
         return
     # A target that is its own draft is read once, unless it drafts.
@@ -98,7 +98,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     parts = rescore.readings(target, draft, prompt.ids, tokens, sampling, draft_sampling)
     for first, reading in parts:
         drawn = None if again is None else again[first : first + len(reading.tokens)]
-        _hold(comparisons, first, (reading.logits, reading.draft_logits if drafts else drawn))
+        _compare_rows(comparisons, first, (reading.logits, reading.draft_logits if drafts else drawn))
         # Without a name, under which its rows would be held beside those of the next part.
         sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
@@ -114,11 +114,11 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     generation.token_evidence = evidence
 
 
-def _hold(held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None]) -> None:
+def _compare_rows(held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None]) -> None:
     """Compare the rows that were kept, of target and perhaps draft, with their models' logits."""
-    for rows, own in zip(held, logits, strict=False):
-        assert own is not None
-        rows.add(first, own)
+    for rows, model_logits in zip(held, logits, strict=False):
+        assert model_logits is not None
+        rows.add(first, model_logits)
 
 
 def _judged_with_own_draft(
@@ -153,7 +153,7 @@ def _own_draft_again(arm: Arm, prompt: Prompt, generation: Generation, target: C
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
     """Return the SpS arms of the built-in engines under ``PROOF_SAMPLING``, each engine and K once."""
-    own = [
+    built_in = [
         arm
         for arm in arms
         if arm.method == "sps"
@@ -161,7 +161,9 @@ def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
         and arm.sampling.beam is None
         and rule_kind(arm.rule.name).lossless
     ]
-    return list(dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own))
+    return list(
+        dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in built_in)
+    )
 
 
 def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:

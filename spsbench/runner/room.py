@@ -107,11 +107,13 @@ def room_of(
         loaded: the weights of the pair.
         split: over how many processes the target is split.
     """
-    own = [arm for arm in arms if not is_peer(arm)]
-    sizes = sorted({arm.batch for arm in own if arm.batch > 1})
-    drafts = any(arm.method == "draft" or (arm.method == "sps" and arm.drafter.name == MODEL) for arm in own)
+    arms_here = [arm for arm in arms if not is_peer(arm)]
+    sizes = sorted({arm.batch for arm in arms_here if arm.batch > 1})
+    drafts = any(
+        arm.method == "draft" or (arm.method == "sps" and arm.drafter.name == MODEL) for arm in arms_here
+    )
     # Batches over ONNX Runtime have the weights packed again for blocks of several tokens.
-    speculates = any(arm.method == "sps" for arm in own)
+    speculates = any(arm.method == "sps" for arm in arms_here)
     copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
     weights = None
     if loaded.target is not None and loaded.draft is not None:  # the draft is loaded whatever drafts
@@ -122,15 +124,15 @@ def room_of(
         per_token += cache_bytes_per_token(source.draft.config, computed_width(source.draft, dtypes[1]))
     forward = slots * forward_bytes_per_token(source.target.config, width)
     columns = sum(sizes) * slots
-    single = [arm for arm in own if arm.batch == 1]
+    single = [arm for arm in arms_here if arm.batch == 1]
     columns += roomy(slots, slots) if any(arm.engine != GRAPHED for arm in single) else 0
     columns += slots if any(arm.engine == GRAPHED for arm in single) else 0
     row = source.vocab_size * _ROW_BYTES
-    widest = max((2 * arm.k + 1 for arm in own), default=1)
-    at_once = max((arm.batch for arm in own), default=1)
+    widest = max((2 * arm.k + 1 for arm in arms_here), default=1)
+    at_once = max((arm.batch for arm in arms_here), default=1)
     # On a CPU a row is as long as its nucleus until it is reduced. Graphs have room for the rows of as many
     # loops as slots from the beginning, and still while an output is read again.
-    graphed = any(arm.engine == GRAPHED for arm in own)
+    graphed = any(arm.engine == GRAPHED for arm in arms_here)
     loop = at_once * widest * row
     kept = 0
     if device.type != "cpu":

@@ -196,7 +196,7 @@ def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, P
         try:
             with RunStore.open(path.parent) as store:
                 same = not differences(_comparable(store.run_info().get("identity") or {}), wanted)
-                expected = _shown(plan, store) if same else None
+                expected = _expectation_of(plan, store) if same else None
         except (SpsbenchError, OSError):
             continue  # a run that cannot be read says nothing, and is not this one's concern
         if expected is not None:
@@ -208,7 +208,7 @@ def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity.items() if key not in _OTHERWISE}
 
 
-def _shown(plan: Plan, store: RunStore) -> Expectation | None:
+def _expectation_of(plan: Plan, store: RunStore) -> Expectation | None:
     """Return the expectation that an earlier run of the same arms gives."""
     done = finished(store.frames().samples)
     timings, measured_s = Timings(due=0), 0.0
@@ -216,12 +216,12 @@ def _shown(plan: Plan, store: RunStore) -> Expectation | None:
     for row in rows:
         timing = (float(row.decode_s), int(row.new_tokens))
         timings.add(str(row.example_id), int(row.sample_index), str(row.arm), timing)
-        measured_s += _spent(row.conditions, row.prefill_s, row.decode_s)
+        measured_s += _sequence_s(row.conditions, row.prefill_s, row.decode_s)
     compared = timings.compared(plan.arms)
     return expectation(plan.config, compared, len(plan.prompts), len(timings.complete), measured_s)
 
 
-def _spent(conditions: Mapping[str, float] | None, prefill_s: float, decode_s: float) -> float:
+def _sequence_s(conditions: Mapping[str, float] | None, prefill_s: float, decode_s: float) -> float:
     """Return the seconds that a sequence took; those of its forwards where the whole was not timed."""
     spent_s = conditions.get(SPENT) if isinstance(conditions, Mapping) else None
     return float(prefill_s + decode_s) if spent_s is None else float(spent_s)
@@ -261,7 +261,7 @@ class StoppingRule:
         timing = (made.decode_s, tokens) if sample.error is None and tokens else None
         self._timings.add(*sample.key, timing)
         self._begun.add(sample.wave or sample.example_id)
-        self._spent_s[sample.key] = _spent(sample.conditions, made.prefill_s, made.decode_s)
+        self._spent_s[sample.key] = _sequence_s(sample.conditions, made.prefill_s, made.decode_s)
         self._compared = None
 
     def leave_out(self, arms: int) -> None:
@@ -298,11 +298,13 @@ class StoppingRule:
 
         The samples of a group must have been added before the next group is taken.
         """
-        over = False
+        is_over = False
         for group in groups:
-            begun = group[0].unit in self._begun
-            over = over or (not begun and self.reason() is not None)
-            if begun or not over:
+            if group[0].unit in self._begun:
+                yield group
+                continue
+            is_over = is_over or self.reason() is not None
+            if not is_over:
                 yield group
 
     def expectation(self) -> Expectation | None:
@@ -364,8 +366,8 @@ def stopping_rule(plan: Plan, store: RunStore) -> StoppingRule | None:
 def foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) -> None:
     """Report at the start how many prompts a run is expected to take."""
     sequences = plan.samples * len(plan.arms)
-    if (own := rule.expectation()) is not None:
-        watcher.expecting(own.prompts * sequences, own.sentence())
+    if (so_far := rule.expectation()) is not None:
+        watcher.expecting(so_far.prompts * sequences, so_far.sentence())
     elif (earlier := of_earlier_run(plan, results_dir(), store.directory)) is not None:
         expected, directory = earlier
         forecast = f"{expected.sentence()} This is by {directory}." if expected.sentence() else ""

@@ -125,7 +125,7 @@ class _Hands:
     def busy(self) -> bool:
         """Give blocks to free workers; return whether there is anything to wait for."""
         while self._waiting and self.free:
-            if due := self._due(self._waiting.popleft()):
+            if due := self._due_block(self._waiting.popleft()):
                 worker = self.free.popleft()
                 self._at_work[worker] = due
                 self._pool.give(worker, due)
@@ -153,12 +153,12 @@ class _Hands:
     def put_back(self, worker: int) -> Block | None:
         """Queue what a worker left of its block first; return it, or None if nothing is left."""
         block = self._at_work.pop(worker, None)
-        left = None if block is None else self._due(block)
+        left = None if block is None else self._due_block(block)
         if left is not None:
             self._waiting.appendleft(left)
         return left
 
-    def _due(self, block: Block) -> Block | None:
+    def _due_block(self, block: Block) -> Block | None:
         left = tuple(item for item in block.items if item.key not in self.done)
         return Block(block.work, left) if left else None
 
@@ -276,7 +276,7 @@ class RayPool:
         (answer,) = _ready(list(self._pending), 1)
         worker = self._pending.pop(answer)
         try:
-            result = _got(answer)
+            result = _result_of(answer)
         except _Gone as gone:
             self._drop(worker)
             return Lost(worker, str(gone))
@@ -299,7 +299,7 @@ class RayPool:
                 reasons.append(f"it did not answer within {within_s:g} s.")
                 continue
             try:
-                answer_of[worker] = _got(answer)
+                answer_of[worker] = _result_of(answer)
             except _Gone as gone:
                 self._drop(worker)
                 reasons.append(str(gone))
@@ -327,8 +327,8 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
     """Yield workers for a run, as many as there is room for; they end with the block."""
     import ray
 
-    ours = not ray.is_initialized()
-    if ours:
+    is_new = not ray.is_initialized()
+    if is_new:
         _connect(address)
     try:
         pool = RayPool(_start_actors(config, threads, most, gpu=gpu))
@@ -337,7 +337,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
         finally:
             pool.close()
     finally:
-        if ours:
+        if is_new:
             ray.shutdown()
 
 
@@ -395,7 +395,7 @@ def _ready(pending: list[Any], count: int, within_s: float | None = None) -> lis
         raise _cut_off(error) from error
 
 
-def _got(answer: Any) -> Any:
+def _result_of(answer: Any) -> Any:
     import ray
     from ray.exceptions import RayError, RayTaskError
 

@@ -179,13 +179,13 @@ class Timings:
         paces = {arm: self._pace(arm.name) for arm in arms if arm.method == "ars"}
         pairs = []
         for arm in arms:
-            own = {
+            baselines = {
                 other.name: pace
                 for other, pace in paces.items()
                 if pace is not None and (other.sampling_name, other.batch) == (arm.sampling_name, arm.batch)
             }
-            if arm.method == "sps" and own:
-                baseline = min(own, key=own.__getitem__)
+            if arm.method == "sps" and baselines:
+                baseline = min(baselines, key=baselines.__getitem__)
                 pairs.append((arm.name, baseline, self.pair(baseline, arm.name)))
         return [one for one in pairs if len(one[2])]
 
@@ -212,8 +212,8 @@ class Timings:
 def _row(tried: dict[tuple[int, str], Timing | None], baseline: str, arm: str) -> tuple[float, ...]:
     """Return a prompt's seconds and tokens of the baseline, then those of the arm."""
     both = [
-        (base, own)
+        (base, timing)
         for (index, name), base in tried.items()
-        if name == baseline and base is not None and (own := tried.get((index, arm))) is not None
+        if name == baseline and base is not None and (timing := tried.get((index, arm))) is not None
     ]
-    return (*map(float, np.sum([(*base, *own) for base, own in both], axis=0)),) if both else (0.0,) * 4
+    return (*map(float, np.sum([(*base, *timing) for base, timing in both], axis=0)),) if both else (0.0,) * 4

@@ -145,9 +145,9 @@ def simultaneous_ratios(over: Floats, under: Floats, seed: int = SEED) -> list[I
 
     with np.errstate(all="ignore"):
         (_,), (errors,) = deviations(np.ones((1, n)))
-        logs, own = deviations(weights)
+        logs, errors_drawn = deviations(weights)
         # prompts that are copies of each other leave an error of rounding, which nothing may be divided by
-        studentised = np.where((own > 1e-9) & (errors > 1e-9), logs / own, 0.0)
+        studentised = np.where((errors_drawn > 1e-9) & (errors > 1e-9), logs / errors_drawn, 0.0)
     above, below = (float(np.quantile((sign * studentised).max(1), (1 + LEVEL) / 2)) for sign in (1.0, -1.0))
     intervals = []
     for estimate, error in zip(estimates.tolist(), errors.tolist(), strict=True):

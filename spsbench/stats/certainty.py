@@ -159,10 +159,14 @@ def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats,
     order = np.argsort(np.argsort(np.asarray(left.index)))
     timings: list[tuple[int, int, int, float, float]] = []
     works = [_work(frame) for frame in (left, right)]
-    for number, (base, own) in enumerate(zip(_by_attempt(left), _by_attempt(right), strict=True)):
-        for attempt in base.keys() & own.keys():
-            if base[attempt] > 0 and own[attempt] > 0:
-                timings.append((int(attempt), int(order[number]), number, base[attempt], own[attempt]))
+    for number, (baseline_costs, arm_costs) in enumerate(
+        zip(_by_attempt(left), _by_attempt(right), strict=True)
+    ):
+        for attempt in baseline_costs.keys() & arm_costs.keys():
+            if baseline_costs[attempt] > 0 and arm_costs[attempt] > 0:
+                timings.append(
+                    (int(attempt), int(order[number]), number, baseline_costs[attempt], arm_costs[attempt])
+                )
     if not timings:
         return None
     timings.sort()

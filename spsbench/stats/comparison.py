@@ -268,9 +268,9 @@ class Side:
 
     def tokens_per_loop(self, arm: str) -> float | None:
         """Return emitted tokens over loops; None where loops were not seen."""
-        if self.loops is None or not len(own := self.loops[self.loops["arm"] == arm]):
+        if self.loops is None or not len(arm_loops := self.loops[self.loops["arm"] == arm]):
             return None
-        return float(own["emitted"].sum()) / len(own)
+        return float(arm_loops["emitted"].sum()) / len(arm_loops)
 
 
 def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
@@ -303,24 +303,24 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     names = a.arms(), b.arms()
     pairs = matched(a, b, named or {})
     common = [arm for arm, other in pairs.items() if arm == other]
-    found = reasons(a.run, b.run, common)
+    differences_of_runs = reasons(a.run, b.run, common)
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     lost = [contention(side.samples, side.run) for side in (a, b)]
     held = [
-        f"intervals hold what others took of {side.name}: {'; '.join(found['reasons'])}"
-        for side, found in zip((a, b), lost, strict=True)
-        if found["reasons"]
+        f"intervals hold what others took of {side.name}: {'; '.join(taken['reasons'])}"
+        for side, taken in zip((a, b), lost, strict=True)
+        if taken["reasons"]
     ]
-    hides = any(share >= 1.0 for found in lost for share in found.get("lost_by_arm", {}).values())
+    hides = any(share >= 1.0 for taken in lost for share in taken.get("lost_by_arm", {}).values())
     kept_a = a.kept(shared)
     kept_b = b.kept(shared)
     arms = [_arm(names[0][arm], names[1][other], kept_a, kept_b, lost) for arm, other in pairs.items()]
     result: RunComparison = {
         "a": a.name,
         "b": b.name,
-        "refusals": [*found.refusals, *refusals],
-        "machine": [*found.machine, *(held if hides else [])],
-        "warnings": [*found.warnings, *warnings, *([] if hides else held)],
+        "refusals": [*differences_of_runs.refusals, *refusals],
+        "machine": [*differences_of_runs.machine, *(held if hides else [])],
+        "warnings": [*differences_of_runs.warnings, *warnings, *([] if hides else held)],
         "prompts": len(shared),
         "only_a": [arm for arm in names[0] if arm not in pairs],
         "only_b": [arm for arm in names[1] if arm not in pairs.values()],
@@ -395,8 +395,8 @@ def _arm(
 ) -> ArmComparison | None:
     """Compare one arm of A with one of B; None where no sequence was finished in both."""
     name, its = entry["arm"], other["arm"]
-    ours, theirs = a.of(name), b.of(its)
-    times = pair(theirs, ours)
+    a_samples, b_samples = a.of(name), b.of(its)
+    times = pair(b_samples, a_samples)
     shares = [each.get("lost_by_arm", {}) for each in lost]
     plain = speedup_over_prompts(times)
     if plain is None:
@@ -415,8 +415,8 @@ def _arm(
         "time_ratio": {"ratio": plain.ratio, "low": low, "high": high},
         "a_speedup": a.speedup(entry),
         "b_speedup": b.speedup(other),
-        "metrics": list(_metrics(ours, theirs, a.run, b.run)),
-        "tokens": identity(ours, theirs) if name == its and _alike(a.run, b.run, name) else None,
+        "metrics": list(_metrics(a_samples, b_samples, a.run, b.run)),
+        "tokens": identity(a_samples, b_samples) if name == its and _alike(a.run, b.run, name) else None,
     }
 
 
@@ -478,11 +478,11 @@ def _metrics(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator
     unlike = _unlike_signatures(of_a, of_b)
     for name, (sides, value) in units.items():
         shared = sides[0].index.intersection(sides[1].index, sort=False)
-        ours, theirs = (side.loc[shared] for side in sides)
-        first, second = figure(ours, value), figure(theirs, value)
+        a_scores, b_scores = (side.loc[shared] for side in sides)
+        first, second = figure(a_scores, value), figure(b_scores, value)
         if first is not None and second is not None:
-            difference = figure(theirs - ours, None) if value is None else second - first
-            _, (low, high) = differences(ours, theirs, value)
+            difference = figure(b_scores - a_scores, None) if value is None else second - first
+            _, (low, high) = differences(a_scores, b_scores, value)
             yield {
                 "metric": name,
                 "prompts": len(shared),

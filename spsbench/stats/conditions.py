@@ -158,10 +158,10 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
     baselines = {row["baseline"] for row in rows}
     sentences = []
     for row in rows:
-        own, reference = by_arm.get(row["arm"]), by_arm.get(row["baseline"] or "")
-        if own is None or (reference is None and row["arm"] not in baselines):
+        arm_samples, reference = by_arm.get(row["arm"]), by_arm.get(row["baseline"] or "")
+        if arm_samples is None or (reference is None and row["arm"] not in baselines):
             continue
-        excess = _pace(own) if reference is None else (_pace(own) - _pace(reference)).dropna()
+        excess = _pace(arm_samples) if reference is None else (_pace(arm_samples) - _pace(reference)).dropna()
         if len(excess) < FEWEST_SEQUENCES:
             continue
         excess -= excess.median()
@@ -263,13 +263,13 @@ def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float]
 
 
 def disturbed_because(summary: Summary) -> list[str]:
-    """Return what others took of a run, under any of its conditions, where its intervals hold that."""
+    """Return what others took of a run, under any of its conditions, if its intervals include it."""
     return list(dict.fromkeys(reason for part in _contentions(summary) for reason in part["reasons"]))
 
 
 def lost_share(summary: Summary) -> float:
     """Return the largest share of an arm's time that others took, where intervals hold it; else 0."""
-    return max((_lost(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
+    return max((_lost_shares(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
 
 
 def _contentions(summary: Summary) -> list[Contention]:
@@ -278,7 +278,7 @@ def _contentions(summary: Summary) -> list[Contention]:
     return [part for part in parts or [summary.get("contention")] if part]
 
 
-def _lost(lost: Contention) -> float:
+def _lost_shares(lost: Contention) -> float:
     """Return shares by arm; for summaries of earlier versions, which lack them, the share of all that was
     measured.
     """
@@ -385,7 +385,7 @@ def separated(
     if len(present) < 2:
         return summary
     known = [condition(info, index) for index in present]
-    parts = [_of(index, samples, loops, info, summarise) for index in present]
+    parts = [_summary_of(index, samples, loops, info, summarise) for index in present]
     entries: list[ConditionPart] = [
         {
             "settings": settings,
@@ -399,15 +399,17 @@ def separated(
     return apart
 
 
-def _of(
+def _summary_of(
     index: int, samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], summarise: Summarise
 ) -> Summary:
-    own = samples[samples["condition"] == index]
-    key = [name for name in (*SEQUENCE, "arm") if name in own and name in loops]
-    kept = loops.merge(own[key], on=key, sort=False) if len(loops) else loops
-    measured = set(own["arm"])
+    of_condition = samples[samples["condition"] == index]
+    key = [name for name in (*SEQUENCE, "arm") if name in of_condition and name in loops]
+    kept = loops.merge(of_condition[key], on=key, sort=False) if len(loops) else loops
+    measured = set(of_condition["arm"])
     arms = [arm for arm in info.get("arms") or [] if arm["arm"] in measured]
-    return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None, "corpus_figures": None})
+    return summarise(
+        of_condition, kept, {**info, "arms": arms, "expected_sequences": None, "corpus_figures": None}
+    )
 
 
 def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:

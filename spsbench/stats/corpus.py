@@ -52,9 +52,9 @@ def outputs_sha256(keys: Iterable[tuple[str, int]]) -> str:
 
 def shared_prompts(scored: Mapping[str, Collection[str]]) -> set[str] | None:
     """Return the prompts that every arm has scored outputs of; None where all arms have the same ones."""
-    own = [set(prompts) for prompts in scored.values() if prompts]
-    shared = set.intersection(*own) if own else set()
-    return None if all(prompts == shared for prompts in own) else shared
+    scored_prompts = [set(prompts) for prompts in scored.values() if prompts]
+    shared = set.intersection(*scored_prompts) if scored_prompts else set()
+    return None if all(prompts == shared for prompts in scored_prompts) else shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +182,15 @@ def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) ->
 
 def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
     """Return a sentence for each metric that has scored outputs but lacks an arm's figure here."""
-    by_arm = {str(arm): own for arm, own in samples.groupby("arm", sort=False)}
+    by_arm = {str(arm): arm_samples for arm, arm_samples in samples.groupby("arm", sort=False)}
     sentences = []
     for name, metric in corpora.items():
         arms = [
             arm
-            for arm, own in by_arm.items()
+            for arm, arm_samples in by_arm.items()
             if metric.value is None
-            and metric.of_record(own, arm) is None
-            and len(metric.counted(score_table(own)))
+            and metric.of_record(arm_samples, arm) is None
+            and len(metric.counted(score_table(arm_samples)))
         ]
         if arms:
             sentences.append(

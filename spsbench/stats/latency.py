@@ -55,7 +55,7 @@ def tails(
     for row in (row for row in rows if row["arm"] in done):
         samples = done[row["arm"]]
         # Loops of a batch have shares of seconds, and what passed between them is of other rows.
-        reached = _until(loops_by_arm.get(row["arm"]), n) if row.get("batch", 1) == 1 else None
+        reached = _seconds_until(loops_by_arm.get(row["arm"]), n) if row.get("batch", 1) == 1 else None
         seconds, clock = (None, None) if reached is None else reached
         arms.append(
             {
@@ -73,14 +73,14 @@ def tails(
 
 def sequence_s(samples: pd.DataFrame) -> Floats:
     """Return the seconds that a sequence took; in a batch all that passed, not its share."""
-    own = column(samples, "decode_s")
+    decode_s = column(samples, "decode_s")
     if "latency_s" not in samples:
-        return own
+        return decode_s
     passed = column(samples, "latency_s")
-    return np.where(np.isnan(passed), own, passed)
+    return np.where(np.isnan(passed), decode_s, passed)
 
 
-def _until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] | None:
+def _seconds_until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] | None:
     """Return seconds until the n-th token of each sequence that has one, by the clock and by the paper's."""
     code = None if loops is None or loops.empty else sequence_codes(loops)
     if loops is None or code is None or np.isnan(seconds := column(loops, "loop_s")).any():
@@ -183,7 +183,9 @@ def energy(
         return None
     counted = {arm: in_joules(part) for arm, part in by_arm.items()}
     counted = {arm: part for arm, part in counted.items() if float(part["decode_s"].sum()) > 0}
-    arms = [_of(row, counted, trusted=trusted, anytime=anytime) for row in rows if row["arm"] in counted]
+    arms = [
+        _arm_energy(row, counted, trusted=trusted, anytime=anytime) for row in rows if row["arm"] in counted
+    ]
     # A counter that moves as seldom as a sequence ends says little of one.
     timed = [finished(by_arm[arm["arm"]]) for arm in arms]
     count = sum(map(len, timed))
@@ -211,20 +213,22 @@ def in_joules(samples: pd.DataFrame) -> pd.DataFrame:
     return done[known].assign(decode_s=joules[known], prefill_s=0.0)
 
 
-def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anytime: bool) -> ArmEnergy:
-    own, baseline = counted[row["arm"]], row["baseline"]
-    one_process = "process" not in own or own["process"].nunique() < 2
-    sums = own.groupby(unit_of(own), sort=False)[["decode_s", "new_tokens"]].sum()
+def _arm_energy(
+    row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anytime: bool
+) -> ArmEnergy:
+    arm_joules, baseline = counted[row["arm"]], row["baseline"]
+    one_process = "process" not in arm_joules or arm_joules["process"].nunique() < 2
+    sums = arm_joules.groupby(unit_of(arm_joules), sort=False)[["decode_s", "new_tokens"]].sum()
     per_token = pooled_ratio(*sums.to_numpy(dtype=np.float64).T)
     known = trusted and one_process and not anytime
     other = counted.get(baseline or "")
     # Joules per token of the arm over those of its baseline, paired by sequence.
-    saving = None if other is None else paired_speedup(own, other, anytime=anytime)
+    saving = None if other is None else paired_speedup(arm_joules, other, anytime=anytime)
     if saving is not None and not trusted:  # others draw energy, too
         saving = Speedup(saving.ratio, None, None)
     return {
         **identity(row),
-        "sequences": len(own),
+        "sequences": len(arm_joules),
         "joules_per_token": {
             "estimate": per_token.estimate,
             "low": per_token.low if known else None,

@@ -77,12 +77,12 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     if "token_ids" not in baseline or "token_ids" not in arm:
         return None
     key = matched_by(baseline, arm)
-    own = "prompt_ids"
-    columns = [*key, "token_ids", *([own] if own in baseline and own in arm else [])]
-    ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
-    both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
-    if own in columns:
-        prompt_ids = zip(both[f"{own}_base"], both[f"{own}_arm"], strict=True)
+    field = "prompt_ids"
+    columns = [*key, "token_ids", *([field] if field in baseline and field in arm else [])]
+    ars_table, arm_table = (finished(frame)[columns] for frame in (baseline, arm))
+    both = ars_table.merge(arm_table, on=key, suffixes=("_base", "_arm"))
+    if field in columns:
+        prompt_ids = zip(both[f"{field}_base"], both[f"{field}_arm"], strict=True)
         both = both[[_ids(one) == _ids(other) for one, other in prompt_ids]]
     if both.empty:
         return None
@@ -230,12 +230,14 @@ def _judge_arm(
         judged["verdict"], judged["reasons"] = _verdict_of_search(row, beams)
         return judged
     if samples is not None:
-        own = evidence_of(samples, exact=True)
+        self_evidence = evidence_of(samples, exact=True)
         independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
-        greedy = row["sampling"] == "greedy" or bool((known := own or independent) and known["greedy"])
+        greedy = row["sampling"] == "greedy" or bool(
+            (known := self_evidence or independent) and known["greedy"]
+        )
         judged["identity"] = identity(baseline, samples) if baseline is not None and greedy else None
         judged["bound"] = leakage_bound(independent)
-        judged["self_consistency"], judged["rescored"] = own, independent
+        judged["self_consistency"], judged["rescored"] = self_evidence, independent
         judged["decisions"] = decisions_of(samples, dtype)
     if judged["lossless"]:
         judged["verdict"], judged["reasons"] = _verdict(judged, above_optimum(row, judged["decisions"]))
@@ -448,13 +450,13 @@ def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
 
 def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict, list[str]]:
     """Return an arm's verdict: an alarm from any evidence counts, but only independent rows can clear it."""
-    own = arm["self_consistency"]
+    self_evidence = arm["self_consistency"]
     independent = arm["rescored"]
     decided = arm["decisions"]
     z = arm["acceptance_z"]
     proof: Mapping[str, Any] = arm["proof"] or {}
     kinds: dict[str, Judgement | None] = {
-        "self-consistency": own,
+        "self-consistency": self_evidence,
         "independent re-score": independent,
         "decisions derived again": decided,
         "at temperature 1": proof.get("rescored"),
@@ -477,9 +479,9 @@ def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict,
         return OK, [*reasons, f"every decision follows from {whose}"]
     if independent is not None:
         return independent["verdict"], independent["reasons"]
-    if own is None:
+    if self_evidence is None:
         return NO_EVIDENCE, ["no evidence was recorded"]
-    reasons = [GREEDY] if own["greedy"] else []
+    reasons = [GREEDY] if self_evidence["greedy"] else []
     return NO_EVIDENCE, [*reasons, "no sequence was re-scored independently"]
 
 
@@ -506,14 +508,14 @@ def slack(tokens: int, *, precise: bool) -> float:
 def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) -> BeamIdentity | None:
     key = matched_by(baseline, arm)
     columns = [*key, "new_tokens", "hypotheses", "losslessness"]
-    ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
-    both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
+    ars_table, arm_table = (finished(frame)[columns] for frame in (baseline, arm))
+    both = ars_table.merge(arm_table, on=key, suffixes=("_base", "_arm"))
     if both.empty:
         return None
     # What rounding may explain between two searches of one prompt, in nats.
     tokens = both[["new_tokens_base", "new_tokens_arm"]].max(axis=1)
     granted = [slack(int(most), precise=precise) for most in tokens]
-    verdicts = [_same(row, nats) for row, nats in zip(both.to_dict("records"), granted, strict=True)]
+    verdicts = [_same_results(row, nats) for row, nats in zip(both.to_dict("records"), granted, strict=True)]
     return {
         "sequences": len(both),
         "identical": sum(same is True for same in verdicts),
@@ -524,7 +526,7 @@ def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) 
     }
 
 
-def _same(both: Mapping[Any, Any], granted: float) -> bool | None:
+def _same_results(both: Mapping[Any, Any], granted: float) -> bool | None:
     """Return whether two searches found the same in the same order; None if not, and rounding explains it."""
     sides = ("_base", "_arm")
     first, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
@@ -535,7 +537,7 @@ def _same(both: Mapping[Any, Any], granted: float) -> bool | None:
     place = {tokens: index for index, tokens in enumerate(again)}
     # How far apart those are whose order the other search has reversed.
     swapped = [
-        _gap(first[better], first[worse])
+        _score_gap(first[better], first[worse])
         for better, worse in combinations(first, 2)
         if place[better] > place[worse]
     ]
@@ -550,7 +552,7 @@ def _hypotheses(text: Any) -> dict[tuple[int, ...], dict[str, Any]]:
     return {tuple(row["tokens"]): row for row in rows}
 
 
-def _gap(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def _score_gap(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """Return the difference of two scores in nats: times the smaller of their length divisors."""
     divisors = [
         hypothesis["log_prob"] / hypothesis["score"] if hypothesis["score"] else 1.0

@@ -195,10 +195,10 @@ def compare(
     Args:
         default: absolute margin without a gap to take a share of; None means ``DEFAULT_MARGIN``.
     """
-    ars, sps, draft = _common(ars, sps, draft)
+    ars, sps, draft = _common_prompts(ars, sps, draft)
     first, second = (figure(units, value) for units in (ars, sps))
     sign = 1.0 if higher_is_better else -1.0
-    gap = None if draft is None else _gap(ars, draft, value, sign)
+    gap = None if draft is None else _target_draft_gap(ars, draft, value, sign)
     scores = _side_by_side(len(ars), first, second, gap, default)
     if value is None:
         mean = figure(sps - ars, None)
@@ -206,7 +206,7 @@ def compare(
         mean = None if first is None or second is None else second - first
     scores["difference"] = mean
     scores["normalised_difference"] = None if mean is None or not gap or gap < 0 else -sign * mean / gap
-    _test(scores, ars, sps, value)
+    _add_tests(scores, ars, sps, value)
     return scores
 
 
@@ -214,7 +214,7 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
     """Return how much better the target is than the draft alone: the ratio of their means, paired by
     prompt.
     """
-    target, draft, _ = _common(target, draft, None)
+    target, draft, _ = _common_prompts(target, draft, None)
     of_target, of_draft = figure(target, value), figure(draft, value)
     if of_target is None or not of_draft:
         reason = "no common prompt" if not len(target) else NO_RATIO
@@ -294,7 +294,7 @@ def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Se
     return scores.groupby(conversation_of(samples).loc[scores.index], sort=False).mean()
 
 
-def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]:
+def _common_prompts(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]:
     """Return the same prompts in the same order; a draft without any of them counts as not measured."""
     index = ars.index.intersection(sps.index, sort=False)
     if draft is not None:
@@ -311,7 +311,7 @@ def figure(units: Units, value: Value | None) -> float | None:
     return float(numbers.mean() if value is None else value(numbers.sum(axis=0)[:, None])[0])
 
 
-def _gap(ars: Any, draft: Any, value: Value | None, sign: float) -> float:
+def _target_draft_gap(ars: Any, draft: Any, value: Value | None, sign: float) -> float:
     if value is None:
         return sign * float((ars - draft).mean())
     first, alone = figure(ars, value), figure(draft, value)
@@ -348,7 +348,7 @@ def differences(
     return paired, pooled_interval(columns, statistic)
 
 
-def _test(scores: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
+def _add_tests(scores: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
     """Add interval, tests and verdict of paired scores, or of the figures of corpora."""
     n = len(ars)
     if n < 2:
@@ -379,7 +379,7 @@ def _test(scores: PairedScores, ars: Any, sps: Any, value: Value | None) -> None
     )
 
 
-def _spreads(n: int) -> Floats:
+def _deviation_quantiles(n: int) -> Floats:
     """Return quantiles of the standard deviation of n standard normal values, equally likely."""
     from scipy.stats import chi2
 
@@ -391,7 +391,7 @@ def minimum_detectable(deviation: float, n: int) -> float:
     from scipy.optimize import brentq
     from scipy.stats import norm, t
 
-    least = t.ppf(1 - LEVEL / 2, n - 1) * _spreads(n)
+    least = t.ppf(1 - LEVEL / 2, n - 1) * _deviation_quantiles(n)
     effect = brentq(lambda z: float(norm.cdf(z - least).mean()) - POWER, 0.0, 1_000.0)
     return deviation * float(effect) / math.sqrt(n)
 
@@ -405,7 +405,7 @@ def prompts_needed(deviation: float, margin: float) -> int:
     from scipy.stats import norm, t
 
     def power(n: int) -> float:
-        room = math.sqrt(n) * margin / deviation - t.ppf(1 - LEVEL, n - 1) * _spreads(n)
+        room = math.sqrt(n) * margin / deviation - t.ppf(1 - LEVEL, n - 1) * _deviation_quantiles(n)
         return float(np.clip(2 * norm.cdf(room) - 1, 0.0, None).mean())
 
     quantiles = float(norm.ppf(1 - LEVEL) + norm.ppf(1 - (1 - POWER) / 2))
@@ -419,7 +419,7 @@ def _solved(ars: Units, sps: Units) -> Solved:
     """Return McNemar's exact test on problems that any of the samples solved: the question of pass@100."""
     from statsmodels.stats.contingency_tables import mcnemar
 
-    ars, sps, _ = _common(ars, sps, None)
+    ars, sps, _ = _common_prompts(ars, sps, None)
     one, other = np.asarray(ars) > 0, np.asarray(sps) > 0
     table = [[int(np.sum((one == a) & (other == b))) for b in (True, False)] for a in (True, False)]
     differ = table[0][1] + table[1][0] > 0

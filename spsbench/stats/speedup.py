@@ -289,8 +289,8 @@ def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd
     key = matched_by(left, right)
     if _same_sequences(left, right, key):
         return left, right
-    ours, theirs = (pd.MultiIndex.from_frame(frame[key]) for frame in (left, right))
-    return left[ours.isin(theirs)], right[theirs.isin(ours)]
+    baseline_keys, arm_keys = (pd.MultiIndex.from_frame(frame[key]) for frame in (left, right))
+    return left[baseline_keys.isin(arm_keys)], right[arm_keys.isin(baseline_keys)]
 
 
 def loops_of(loops: pd.DataFrame, samples: pd.DataFrame, everything: int) -> pd.DataFrame:

@@ -338,12 +338,12 @@ def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPar
     named = sorted({str(value) for values in columns for value in values.dropna()})
     categories = [*named, *([None] if any(values.isna().any() for values in columns) else [])]
     for category in categories if len(categories) > 1 else ():
-        own = {}
+        arms = {}
         for arm, samples in run.samples.items():
             values = samples["category"]
-            own[arm] = samples[values.isna() if category is None else values == category]
-        examples = {example for samples in own.values() for example in samples["example_id"]}
-        category_rows = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+            arms[arm] = samples[values.isna() if category is None else values == category]
+        examples = {example for samples in arms.values() for example in samples["example_id"]}
+        category_rows = [_category_row(run, row, arms) for row in rows if row["arm"] in arms]
         yield {"category": category, "prompts": len(examples), "rows": category_rows}
 
 
@@ -352,9 +352,9 @@ def _by_turn(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[TurnPart]:
     turns = {arm: samples["turn"].fillna(1) for arm, samples in run.samples.items() if "turn" in samples}
     numbers = sorted({int(turn) for values in turns.values() for turn in values})
     for number in numbers if len(numbers) > 1 else ():
-        own = {arm: run.samples[arm][values == number] for arm, values in turns.items()}
-        examples = {example for samples in own.values() for example in samples["example_id"]}
-        turn_rows = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+        arms = {arm: run.samples[arm][values == number] for arm, values in turns.items()}
+        examples = {example for samples in arms.values() for example in samples["example_id"]}
+        turn_rows = [_category_row(run, row, arms) for row in rows if row["arm"] in arms]
         yield {"turn": number, "prompts": len(examples), "rows": turn_rows}
 
 
@@ -458,7 +458,9 @@ def _of_timings(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]
             f"{differing[0]}: what answered is not deterministic."
         )
     if info.get("interval") and not finished(samples).empty:
-        seen = [each for each in samples["conditions"] if isinstance(each, Mapping) and {*LOST} & each.keys()]
+        seen = [
+            state for state in samples["conditions"] if isinstance(state, Mapping) and {*LOST} & state.keys()
+        ]
         if not seen:
             yield (
                 "This machine counts neither waiting for a CPU nor stolen time: whether others disturbed the "
@@ -517,7 +519,8 @@ def law_of(info: Mapping[str, Any]) -> str:
         sampled = arm.get("params") or {}
         names = CUTS if arm["sampling"] == RECOMMENDED else info.get("changed_sampling") or []
         parts = [] if sampled.get("greedy") else [shown[name].format(sampled[name]) for name in names]
-        parts += [Processing(**process).described] if (process := sampled.get("process")) else []
+        if process := sampled.get("process"):
+            parts.append(Processing(**process).described)
         changes[arm["sampling"]] = ", ".join(parts)
     if len({*changes.values()}) < 2:
         return "".join({*changes.values()})
@@ -553,7 +556,7 @@ def _gpu(run: _Measured) -> GpuSeen:
     facts = run.info["gpu"]
     done = [finished(own) for own in run.samples.values()]
     states = [each for own in done for each in own["conditions"] if isinstance(each, Mapping)]
-    known = [each for each in states if SM_CLOCK in each]
+    known = [state for state in states if SM_CLOCK in state]
     clocks = [each[SM_CLOCK] for each in known]
     reasons = Counter(
         name.removeprefix(THROTTLED) for each in known for name in each if name.startswith(THROTTLED)

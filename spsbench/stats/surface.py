@@ -54,7 +54,7 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
     return {
         **{name: axes[name] for name in ("sampling", "engine", "drafter", "rule", "policy")},  # type: ignore[typeddict-item]
         "cells": sorted(cells, key=lambda cell: (cell["batch"], cell["k"])),
-        "pays_up_to": [_paying(k, [row for row in own if row["k"] == k], by_arm, trusted) for k in ks],
+        "pays_up_to": [_pays_up_to(k, [row for row in own if row["k"] == k], by_arm, trusted) for k in ks],
     }
 
 
@@ -77,7 +77,9 @@ def _cell(
     }
 
 
-def _paying(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:
+def _pays_up_to(
+    k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool
+) -> PaysUpTo:
     """Return up to which batch size a K pays, from the waves of prompts that all its batch sizes share."""
     ordered = sorted(rows, key=lambda row: row["batch"])
     sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]

@@ -107,7 +107,7 @@ def pack_evidence(evidence: TokenEvidence | None) -> str | None:
     """Pack the columns one after another, four little-endian bytes a value, by zlib and base64."""
     if evidence is None:
         return None
-    values = b"".join(_little(getattr(evidence, name)).tobytes() for name in _EVIDENCE)
+    values = b"".join(_little_endian(getattr(evidence, name)).tobytes() for name in _EVIDENCE)
     return b64encode(zlib.compress(values)).decode()
 
 
@@ -116,17 +116,17 @@ def unpack_evidence(packed: str | None, tokens: int) -> TokenEvidence | None:
     if packed is None:
         return None
     width = tokens * _WIDTH_BYTES
-    values = _inflated(packed, width * len(_EVIDENCE))
+    values = _inflate(packed, width * len(_EVIDENCE))
     if len(values) != width * len(_EVIDENCE):
         raise ValueError(f"token_evidence is not of {tokens} tokens")
     columns: dict[str, array[Any]] = {}
     for place, (name, kind) in enumerate(_EVIDENCE.items()):
         columns[name] = array("i" if kind == "int32" else "f")
         columns[name].frombytes(values[place * width : (place + 1) * width])
-    return TokenEvidence(**{name: _little(column) for name, column in columns.items()})
+    return TokenEvidence(**{name: _little_endian(column) for name, column in columns.items()})
 
 
-def _inflated(packed: str, due: int) -> bytes:
+def _inflate(packed: str, due: int) -> bytes:
     """Inflate at most one byte more than is due: a damaged line must not fill the memory."""
     inflater = zlib.decompressobj()
     try:
@@ -138,7 +138,7 @@ def _inflated(packed: str, due: int) -> bytes:
     return values
 
 
-def _little(values: array[Any]) -> array[Any]:
+def _little_endian(values: array[Any]) -> array[Any]:
     """Return the array itself, or on a big-endian machine a copy with its bytes swapped."""
     if sys.byteorder == "little":
         return values

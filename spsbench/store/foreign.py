@@ -143,7 +143,7 @@ def _shares(row: Row, name: str) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _inside(row: Row, *names: str) -> Row:
+def _inner_object(row: Row, *names: str) -> Row:
     """Return an object in an object; empty where it is not there."""
     for name in names:
         inner = row.get(name)
@@ -237,25 +237,25 @@ def _checked(counts: Counts) -> Counts:
 
 def _answer(row: Row) -> Row:
     """Return a response by itself, beside its request, or in a line of the Batch API's output."""
-    return _inside(row, "response", "body") or _inside(row, "response") or row
+    return _inner_object(row, "response", "body") or _inner_object(row, "response") or row
 
 
 def _vllm_response(row: Row, content: FileContent) -> None:
     row = _answer(row)
     content.models[str(row.get("model") or "")] = None
     choices = [each for each in row.get("choices") or () if isinstance(each, Mapping)]
-    old = _inside(choices[0] if choices else {}, "speculative_decoding_stats")
-    stats = _inside(row, "metrics", "speculative_decoding") or old
+    old = _inner_object(choices[0] if choices else {}, "speculative_decoding_stats")
+    stats = _inner_object(row, "metrics", "speculative_decoding") or old
     if not stats:
         content.skip("without metrics.speculative_decoding")
         return
-    tokens = _inside(row, "usage").get("completion_tokens")
+    tokens = _inner_object(row, "usage").get("completion_tokens")
     _stats(stats, tokens if type(tokens) is int else None, str(row.get("category") or ""), content)
 
 
 def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
     """Yield the ids that vLLM returns with ``return_token_ids``."""
-    request = _inside(row, "request")
+    request = _inner_object(row, "request")
     row = _answer(row)
     for choice in row.get("choices") or ():
         prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
@@ -276,21 +276,21 @@ def _drawn(body: Row) -> dict[str, Any]:
 
 
 def _aiperf(row: Row, content: FileContent) -> None:
-    metadata, metrics = _inside(row, "metadata"), _inside(row, "metrics")
+    metadata, metrics = _inner_object(row, "metadata"), _inner_object(row, "metrics")
     if metadata.get("benchmark_phase", "profiling") != "profiling":
         content.skip("of the warm-up")
     elif row.get("error") is not None:
         content.skip("that failed")
-    elif not (stats := _inside(row, "spec_decode_acceptance")):
+    elif not (stats := _inner_object(row, "spec_decode_acceptance")):
         content.skip("without spec_decode_acceptance")
     else:
-        tokens = stats.get("completion_tokens", _inside(metrics, "output_sequence_length").get("value"))
+        tokens = stats.get("completion_tokens", _inner_object(metrics, "output_sequence_length").get("value"))
         category = str(metadata.get("source_kind") or "")
         _stats(stats, None if tokens is None else _counted(tokens), category, content)
 
 
 def _guidellm(row: Row, content: FileContent) -> None:
-    version = _inside(row, "metadata").get("version")
+    version = _inner_object(row, "metadata").get("version")
     if version not in (1, 2):
         raise _Missing(f"metadata.version is {as_typed(version)}, not 1 or 2")
     for request, body in _guidellm_requests(row):
@@ -302,14 +302,14 @@ def _guidellm(row: Row, content: FileContent) -> None:
 def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
     """Yield (successful request, the body that was sent)."""
     for benchmark in row["benchmarks"]:
-        successful = _inside(benchmark, "requests").get("successful")
+        successful = _inner_object(benchmark, "requests").get("successful")
         if not isinstance(successful, list):
             raise _Missing("benchmarks[].requests.successful is missing")
         for request in successful:
             try:
                 yield (
                     request,
-                    _inside({"args": json.loads(request.get("request_args") or "{}")}, "args", "body"),
+                    _inner_object({"args": json.loads(request.get("request_args") or "{}")}, "args", "body"),
                 )
             except ValueError as problem:
                 raise _Missing("request_args is not whole JSON") from problem
@@ -332,7 +332,7 @@ def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def _speed_bench(row: Row, content: FileContent) -> None:
-    content.models[str(_inside(row, "config").get("model") or "")] = None
+    content.models[str(_inner_object(row, "config").get("model") or "")] = None
     for each in row["results"]:
         if not each.get("ok", True):
             content.skip("that failed")
@@ -534,8 +534,8 @@ def read(path: Path, form: Form, flag: str) -> FileContent:
 
 
 def _unreadable(path: Path, number: int, form: Form, problem: Exception, flag: str) -> UnavailableError:
-    what = problem if isinstance(problem, _Missing) else f"{type(problem).__name__}: {problem}"
-    return UnavailableError(f"line {number} of {path}, {form.name}: {what}.", flag=flag)
+    reason = problem if isinstance(problem, _Missing) else f"{type(problem).__name__}: {problem}"
+    return UnavailableError(f"line {number} of {path}, {form.name}: {reason}.", flag=flag)
 
 
 def samples_in(row: Row) -> Sequence[Row]:

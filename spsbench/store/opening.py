@@ -37,8 +37,8 @@ def fresh_directory(results: Path, task: str, pair: str) -> Path:
 
     Call it when everything has been validated, or empty directories pile up.
     """
-    what = [slug(Path(task).stem), slug(pair)]
-    stamp = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *filter(None, what)])
+    names = [slug(Path(task).stem), slug(pair)]
+    stamp = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *filter(None, names)])
     number = 1
     while True:
         directory = results / (stamp if number == 1 else f"{stamp}-{number}")

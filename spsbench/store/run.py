@@ -64,12 +64,12 @@ class RunStore:
         return dict(self._journal.digests)
 
     @cached_property
-    def _first(self) -> dict[Key, int]:
+    def _first_offsets(self) -> dict[Key, int]:
         """Offset of each sample's last line of the first attempt."""
         return {timing.key: offset for offset, timing in self._timings.items() if timing.attempt == 1}
 
     @cached_property
-    def _counted(self) -> dict[Key, list[int]]:
+    def _counted_offsets(self) -> dict[Key, list[int]]:
         """Offsets of each sample's lines that count, in order of attempts; of a failed sample the last
         line.
         """
@@ -159,7 +159,7 @@ class RunStore:
         """Write a finished or failed sample, which is on the disk when this returns; return its timing."""
         row = codec.encode_sample(sample)
         timing = self._timings[self._journal.append(row)] = Timing.of(row)
-        for name in ("_counted", *(["_first"] if sample.attempt is None else [])):
+        for name in ("_counted_offsets", *(["_first_offsets"] if sample.attempt is None else [])):
             self.__dict__.pop(name, None)
         return timing
 
@@ -172,11 +172,13 @@ class RunStore:
 
     def done(self) -> set[Key]:
         """Return the keys of the samples that need not be generated again; failed ones are not among them."""
-        return {key for key, (offset, *_) in self._counted.items() if not self._timings[offset].failed}
+        return {
+            key for key, (offset, *_) in self._counted_offsets.items() if not self._timings[offset].failed
+        }
 
     def failed(self) -> set[Key]:
         """Return the keys of the samples whose last attempt failed."""
-        return {key for key, (offset, *_) in self._counted.items() if self._timings[offset].failed}
+        return {key for key, (offset, *_) in self._counted_offsets.items() if self._timings[offset].failed}
 
     def timings(self) -> list[Timing]:
         """Return every timing of every sequence, in the order in which they were made."""
@@ -184,13 +186,13 @@ class RunStore:
 
     def replaced(self) -> int:
         """Return how many first timings do not count, because a later one was disturbed less."""
-        return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted.values())
+        return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted_offsets.values())
 
     def first(self, key: Key) -> Sample:
         """Return the sample under ``key`` as it was written before any was timed again; KeyError without
         one.
         """
-        (row,) = self._journal.read([self._first[key]])
+        (row,) = self._journal.read([self._first_offsets[key]])
         return codec.decode_sample(row)
 
     def samples(self) -> Iterator[Sample]:
@@ -211,7 +213,7 @@ class RunStore:
         stamp = _stamp(self.directory)
         tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
         if any(timing.attempt > 1 for timing in self._timings.values()):
-            counted = {offset for offsets in self._counted.values() for offset in offsets}
+            counted = {offset for offsets in self._counted_offsets.values() for offset in offsets}
             rows = zip(self._timings, self._journal.read(self._timings), strict=True)
             tables.write_timings(self.directory, ((row, offset in counted) for offset, row in rows))
 
@@ -235,7 +237,7 @@ class RunStore:
 
     def _rows(self) -> Iterator[Row]:
         """Yield the row of every sample, in journal order, with its scores."""
-        for offsets in sorted(self._counted.values()):
+        for offsets in sorted(self._counted_offsets.values()):
             row = timings.averaged([*self._journal.read(offsets)])
             row["scores"] = row["scores"] | self._scores.get(_key(row), {})
             yield row

@@ -66,14 +66,14 @@ class Timing:
             attempt=row.get("attempt") or 1,
             failed=row["error"] is not None,
             elapsed_s=elapsed_s,
-            exact_s=_sum(lost, EXACT),
-            sampled_s=_sum(lost, SAMPLED),
+            exact_s=_sum_of(lost, EXACT),
+            sampled_s=_sum_of(lost, SAMPLED),
             spent_s=float(lost.get(SPENT, elapsed_s)),
             condition=row.get("condition") or 0,
         )
 
 
-def _sum(lost: Mapping[str, float], names: Iterable[str]) -> float | None:
+def _sum_of(lost: Mapping[str, float], names: Iterable[str]) -> float | None:
     known = [lost[name] for name in names if lost.get(name) is not None]
     return sum(known) if known else None
 

@@ -83,7 +83,11 @@ def _version(name: str) -> str:
     if name == STDLIB:
         return f"Python {platform.python_version()}"
     packages = sorted(
-        {f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)}
+        {
+            f"{distribution.metadata['Name']} {distribution.version}"
+            for distribution in distributions()
+            if _brings(distribution, name)
+        }
     )
     if not packages:
         remedy = f"Install it, or name others by their import name, e.g. {STDLIB}+numpy."

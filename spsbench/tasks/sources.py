@@ -386,7 +386,8 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: str | None) ->
             if failed and root is None:
                 leave_alone(reason)  # another source may be in its cache
             tried.setdefault(reason, []).append(f"{source.repository} at {source.revision}")
-            remedies += [remedy] if remedy else []
+            if remedy:
+                remedies.append(remedy)
     reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
     raise UnavailableError(
         f"the split {split} is unavailable from the hub ({'; '.join(reasons) or 'no source is named'}).",

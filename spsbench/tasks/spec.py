@@ -228,8 +228,8 @@ def read_spec(path: Path) -> TaskSpec:
     label = f"{path}: {'.'.join(place)}" if place else str(path)
     if error["type"] == "extra_forbidden":
         raise unknown(place[-1], sorted(_fields(place[:-1])), label, sort="key")
-    what = "the value is missing" if error["type"] == "missing" else _sentence(error)
-    raise UsageError(f"{what}.", flag=label, remedy="Correct it; tasks/xsum.yaml shows the form.")
+    fault = "the value is missing" if error["type"] == "missing" else _sentence(error)
+    raise UsageError(f"{fault}.", flag=label, remedy="Correct it; tasks/xsum.yaml shows the form.")
 
 
 def columns_of(template: str) -> list[str]:

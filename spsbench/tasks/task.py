@@ -234,7 +234,7 @@ class Task(ABC):
         loaded = self._load(data, limit, seed)
         if any(kind.reads for kind in self.metrics):
             texts = [texts for example in loaded.examples if (texts := self.references(example))]
-            unread = sum(not any(map(self._reads, each)) for each in texts)
+            unread = sum(not any(map(self._reads, text)) for text in texts)
             loaded.provenance.update({"unread_by_rouge": unread, "references": len(texts)} if unread else {})
         return loaded
 
@@ -320,7 +320,7 @@ class YamlTask(Task):
         names = list(columns)
         require_columns(hub, names)
         rows, train = (
-            [row for row in part if not any(is_blank(row, *one) for one in names)]
+            [row for row in part if not any(is_blank(row, *name) for name in names)]
             for part in (hub.rows, hub.train)
         )
         origin = {"source": f"hub: {hub.repository}", "revision": hub.revision, "split": self.spec.data.split}

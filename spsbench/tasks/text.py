@@ -94,7 +94,7 @@ class TextTask(YamlTask):
         """Prompts and outputs as they are scored."""
         if not self.spec.sentence_per_line:
             return prompts, texts
-        prompts = [replace(one, reference=sentence_per_line(one.reference)) for one in prompts]
+        prompts = [replace(prompt, reference=sentence_per_line(prompt.reference)) for prompt in prompts]
         return prompts, [sentence_per_line(text) for text in texts]
 
     @property

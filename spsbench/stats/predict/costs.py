@@ -245,7 +245,11 @@ def hindsight(
     for group in series(rows):
         arms = [row for row in group if row["acceptance"] and row["arm"] in loops_by_arm]
         cost = loop_cost(group)
-        lengths = {row["k"]: own["mean_acceptance_length"] for row in arms if (own := row["acceptance"])}
+        lengths = {
+            row["k"]: acceptance["mean_acceptance_length"]
+            for row in arms
+            if (acceptance := row["acceptance"])
+        }
         if len(lengths) < 2 or cost is None or cost.intercept_ms <= 0 or cost.slope_ms < 0:
             continue  # a falling line: the times are too noisy
         widest = max(arms, key=lambda row: row["k"])
@@ -306,10 +310,10 @@ def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, Estima
     """
     by_arm: dict[str, Estimate] = {}
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
-        own = [row for row in rows if row["sampling"] == sampling]
-        ars = next((row["arm"] for row in own if row["method"] == "ars"), None)
+        of_sampling = [row for row in rows if row["sampling"] == sampling]
+        ars = next((row["arm"] for row in of_sampling if row["method"] == "ars"), None)
         texts = list(_chances(evidence[evidence["arm"] == ars]))
-        arms = {row["arm"]: row["k"] for row in own if row["method"] == "sps" and not unusual(row)}
+        arms = {row["arm"]: row["k"] for row in of_sampling if row["method"] == "sps" and not unusual(row)}
         if texts:
             by_arm |= {arm: _tokens_per_loop(texts, k) for arm, k in arms.items()}
     return by_arm

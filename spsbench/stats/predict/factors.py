@@ -159,7 +159,7 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
         "break_even": even,
         "sentence": f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
         f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. "
-        f"{_evens(even, row['k'])}",
+        f"{_break_even_words(even, row['k'])}",
     }
 
 
@@ -241,7 +241,7 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     ]
 
 
-def _evens(even: BreakEven, k: int) -> str:
+def _break_even_words(even: BreakEven, k: int) -> str:
     """Return break-even alpha, c and K in words, all else as measured."""
     needed = "no alpha is enough" if even["alpha"] is None else f"alpha {even['alpha']:.2f}"
     parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]

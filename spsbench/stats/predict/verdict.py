@@ -51,10 +51,10 @@ def verdicts(
 ) -> list[SpeedVerdict] | None:
     """Return the verdict of every sampling and batch size in which a lossless SpS arm has a speedup."""
     factors = {entry["arm"]: entry for entry in why or ()}
-    grounds = dict.fromkeys(_ground(row) for row in rows)
+    grounds = dict.fromkeys(_common_axes(row) for row in rows)
     results = []
     for ground in grounds:
-        here = [row for row in rows if _ground(row) == ground and row["arm"] in by_arm]
+        here = [row for row in rows if _common_axes(row) == ground and row["arm"] in by_arm]
         arms = [row for row in here if row["arm"] not in alarmed]
         timed = [
             (row, row["speedup"]) for row in arms if row["method"] == "sps" and row.get("lossless", True)
@@ -66,7 +66,7 @@ def verdicts(
     return results or None
 
 
-def _ground(row: ArmRow) -> tuple[str, int]:
+def _common_axes(row: ArmRow) -> tuple[str, int]:
     """Return what arms must have in common to be compared with one baseline."""
     place = axes(row)
     return place["sampling"], place["batch"]
@@ -95,7 +95,7 @@ def _verdict(
         "prompts": int(best["paired_prompts"] or 0),
         "speedup": rated[name],
         "end_to_end": best["end_to_end_speedup"],
-        "others": [_against(row, by_arm[row["arm"]], by_arm[name], certainty) for row in others],
+        "others": [_speedup_against(row, by_arm[row["arm"]], by_arm[name], certainty) for row in others],
         "elsewhere": elsewhere,
         "binding": None if factors is None else factors["binding"],
         "break_even": None if factors is None else factors["break_even"],
@@ -120,7 +120,7 @@ def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outc
     return "pays" if low > 1.0 else "unclear"
 
 
-def _against(
+def _speedup_against(
     other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, certainty: Certainty
 ) -> AgainstBest:
     """Return how much faster the fastest arm is than another, paired."""

@@ -136,13 +136,13 @@ def final_number(prompts: Texts, outputs: Texts, references: Texts) -> list[floa
     """
     scores = []
     for output, reference in zip(outputs, references, strict=True):
-        wanted = _final(reference)
-        same = output.strip() == reference.strip() if wanted is None else _final(output) == wanted
+        wanted = _final_number(reference)
+        same = output.strip() == reference.strip() if wanted is None else _final_number(output) == wanted
         scores.append(float(same))
     return scores
 
 
-def _final(text: str) -> float | None:
+def _final_number(text: str) -> float | None:
     _, marked, result = text.partition("####")
     # Thousands may be parted by commas.
     numbers = re.findall(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?", result if marked else text)
