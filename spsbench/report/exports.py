@@ -49,7 +49,7 @@ _ACCEPTANCE = (
 
 
 def to_latex(runs: Sequence[Measured]) -> str:
-    """Two tables a run: results, in the shape of Table 1 of Chen et al. 2023, and acceptance.
+    """Return two tables a run: results, in the shape of Table 1 of Chen et al. 2023, and acceptance.
 
     They need ``\\usepackage{booktabs}``. Comments say which run and version they come from, whether the
     data is synthetic, and what others took of the times.
@@ -58,12 +58,13 @@ def to_latex(runs: Sequence[Measured]) -> str:
 
 
 def escape(text: object) -> str:
-    """The text as LaTeX prints it, on one line."""
+    """Return the text as LaTeX prints it, on one line."""
     line = " ".join(printable(str(text)).split())
     return "".join(_SPECIAL.get(character, character) for character in line)
 
 
 def _run(measured: Measured) -> str:
+    """Return one run's two tables, with the comments above them."""
     summary, run = measured.summary, measured.run
     rows = summary["rows"]
     accepted = [row for row in rows if row["acceptance"]]
@@ -85,7 +86,7 @@ def _run(measured: Measured) -> str:
 def _table(
     measured: Measured, kind: str, columns: Sequence[Column], rows: Sequence[ArmRow], caption: str
 ) -> list[str]:
-    """One table float, a rule between its samplings; none without rows."""
+    """Return one table float, with a rule between its samplings; none without rows."""
     samplings = list(dict.fromkeys(row["sampling"] for row in rows))
     name = re.sub("[^a-z0-9]+", "-", measured.name.lower()).strip("-") or "run"
     groups = []
@@ -155,25 +156,25 @@ _AXES = ("arm", "method", "drafter", "rule", "policy", "engine", "batch", "k", "
 
 
 def to_csv(runs: Sequence[Measured]) -> str:
-    """One line per run and arm, a header first; a value that does not exist is an empty cell.
+    """Return one line per run and arm, after a header; a missing value is an empty cell.
 
     Columns that only some runs have are empty for the others. ``docs/report.md`` describes every column.
     """
-    found = [
+    rows = [
         {_inert(name): _inert(value) for name, value in line.items()}
         for measured in runs
         for line in lines(measured)
     ]
-    columns = list(dict.fromkeys(column for line in found for column in line))
+    columns = list(dict.fromkeys(column for line in rows for column in line))
     file = io.StringIO()
     writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(rows)
     return file.getvalue()
 
 
 def _inert(cell: Any) -> Any:
-    """A text without control characters that a spreadsheet takes for no formula."""
+    """Return a cell's text without control characters, so that no spreadsheet takes it for a formula."""
     if not isinstance(cell, str):
         return cell
     text = printable(cell)
@@ -181,7 +182,7 @@ def _inert(cell: Any) -> Any:
 
 
 def lines(measured: Measured) -> list[Line]:
-    """One line per arm: the run's settings, the arm's axes, then every entry of its row of the summary."""
+    """Return one line per arm: the run's settings, the arm's axes, then every entry of its summary row."""
     summary, run = measured.summary, measured.run
     data, setting = summary.get("data"), facts.value
     settings = {
@@ -204,7 +205,7 @@ def lines(measured: Measured) -> list[Line]:
     judged = {arm["arm"]: arm["verdict"] for arm in judged_arms(summary)}
     times = step(summary)
     untrusted = "" if is_trusted(summary) else "; ".join(disturbed_because(summary))
-    found = []
+    arm_lines = []
     for row in summary["rows"]:
         axes: Mapping[str, Any] = row
         line = (
@@ -213,8 +214,8 @@ def lines(measured: Measured) -> list[Line]:
         line |= {"losslessness": judged.get(row["arm"]), "untrusted": untrusted, "times": times}
         for name, value in row.items():
             line |= {} if name in _AXES else dict(_cells(name, value))
-        found.append(line)
-    return found
+        arm_lines.append(line)
+    return arm_lines
 
 
 def _sampling(params: Mapping[str, Any]) -> Line:
@@ -225,6 +226,7 @@ def _sampling(params: Mapping[str, Any]) -> Line:
 
 
 def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
+    """Yield the cells of one entry, nested ones under dotted names."""
     if name in _RATIOS or (isinstance(value, Mapping) and "low" in value):
         ends = value or {}
         yield from [(name, ends.get("ratio"))] if name in _RATIOS else []

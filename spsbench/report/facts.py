@@ -20,7 +20,7 @@ _UNKNOWN = "unknown"
 
 
 def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
-    """(name, value) in the order in which one reads them; what the run did not record is left out."""
+    """Return (name, value) pairs in reading order; what the run did not record is left out."""
     rows, data = summary["rows"], summary.get("data")
     drafting = [row for row in rows if row["method"] == "sps"]
     drafters = distinct(row.get("drafter") or MODEL for row in drafting)
@@ -30,7 +30,7 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
     most = value(run, "identity", "max_new_tokens")
     length = f"{most}, EOS ignored" if value(run, "identity", "fixed_length") else f"at most {most}"
     created = run.get("created_utc") or value(run, "environment", "time_utc")
-    found = [
+    named = [
         ("Target", model(run, "target")),
         ("Draft", None if _without_draft(rows, run) else model(run, "draft")),
         ("Pair", None if model(run, "target") else summary.get("pair")),
@@ -56,7 +56,7 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
         ("Date", f"{str(created)[:10]} {str(created)[11:16]} UTC" if created else None),
         ("spsbench", _version(run)),
     ]
-    return [(name, printable(str(text))) for name, text in found if text]
+    return [(name, printable(str(text))) for name, text in named if text]
 
 
 def _without_draft(rows: Sequence[ArmRow], run: Run) -> bool:
@@ -76,28 +76,30 @@ def by_operator(summary: Summary) -> str:
     """
     rows, engine = summary["rows"], summary.get("engine") or ""
     stages = [(how, stage, row) for row in rows for stage, how in (row.get("stages") or {}).items()]
-    said = []
+    clauses = []
     reasons = dict.fromkeys(how for how, *_ in stages if how != PROGRAM and not engine.endswith(f": {how}"))
     for reason in reasons:
-        own = [(stage, row) for how, stage, row in stages if how == reason]
-        if len(own) == len(stages):
-            said.append(f"everything ({reason})")
+        stages_there = [(stage, row) for how, stage, row in stages if how == reason]
+        if len(stages_there) == len(stages):
+            clauses.append(f"everything ({reason})")
             continue
         named: dict[str, list[str]] = {}
-        for method, stage in dict.fromkeys((row["method"], stage) for stage, row in own):
-            these = [row for name, row in own if (row["method"], name) == (method, stage)]
+        for method, stage in dict.fromkeys((row["method"], stage) for stage, row in stages_there):
+            these = [row for name, row in stages_there if (row["method"], name) == (method, stage)]
             every = sum((row["method"], name) == (method, stage) for _, name, row in stages)
             arms = _some(these, rows)
             if method == "sps":
                 named.setdefault("" if len(these) == every else f" of {arms}", []).append(stage)
             else:
                 named.setdefault(arms, [])
-        said.append(", ".join(f"{' and '.join(parts)}{of}" for of, parts in named.items()) + f" ({reason})")
-    return ", ".join(said)
+        clauses.append(
+            ", ".join(f"{' and '.join(parts)}{of}" for of, parts in named.items()) + f" ({reason})"
+        )
+    return ", ".join(clauses)
 
 
 def _some(these: Sequence[ArmRow], rows: Sequence[ArmRow]) -> str:
-    """Arms by name, or how many they are."""
+    """Return arms by name, or how many they are."""
     if len(these) > _MOST_NAMED:
         return f"{len(these)} arms"
     name = label if len({row["sampling"] for row in rows}) == 1 else full_name
@@ -112,7 +114,7 @@ def setup(summary: Summary, run: Run) -> list[str]:
 
 
 def value(run: Run, *path: str) -> Any:
-    """What run.json holds at a path of keys; None where it ends early."""
+    """Return the value of run.json at a path of keys; None where the path ends early."""
     content: Any = run
     for key in path:
         content = content.get(key) if isinstance(content, Mapping) else None
@@ -120,7 +122,7 @@ def value(run: Run, *path: str) -> Any:
 
 
 def distinct(values: Iterable[object]) -> list[str]:
-    """Each once, in their order."""
+    """Return each value once, in order."""
     return list(dict.fromkeys(map(str, values)))
 
 
@@ -129,7 +131,9 @@ def prompts(summary: Summary) -> int:
 
 
 def model(run: Run, role: str) -> str | None:
-    """Name and revision of the ``target`` or ``draft``; of a folder its name alone. None if unknown."""
+    """Return name and revision of the ``target`` or ``draft``; for a folder its name only. None if
+    unknown.
+    """
     known = value(run, "models", role) or value(run, "identity", "pair", role)
     name = str(known.get("name") or "") if isinstance(known, Mapping) else ""
     if name.startswith(("/", "./", "../", "~")):  # the path to a folder says nothing to other readers
@@ -170,15 +174,17 @@ def device_name(run: Run) -> str | None:
 
 
 def gpu_in_sequences(summary: Summary) -> str | None:
-    """Clocks as sequences ended, how many were throttled and why, and beside how many others computed."""
-    found = summary.get("gpu")
-    if found is None or not found["sequences"]:
+    """Return clocks at the end of sequences, how many were throttled and why, and how many ran beside
+    others.
+    """
+    gpu = summary.get("gpu")
+    if gpu is None or not gpu["sequences"]:
         return None
-    count, clocks = found["sequences"], found["sm_clock_mhz"]
+    count, clocks = gpu["sequences"], gpu["sm_clock_mhz"]
     parts = [] if clocks is None else ["SM {:,.0f} to {:,.0f} MHz, median {:,.0f}".format(*clocks)]
-    parts += [f"{reason.replace('_', ' ')} in {n} of {count}" for reason, n in found["throttled"].items()]
-    if found["shared"] is not None:
-        parts.append(f"other processes in {found['shared']} of {count}")
+    parts += [f"{reason.replace('_', ' ')} in {n} of {count}" for reason, n in gpu["throttled"].items()]
+    if gpu["shared"] is not None:
+        parts.append(f"other processes in {gpu['shared']} of {count}")
     return ", ".join(parts) or None
 
 
@@ -189,13 +195,13 @@ def _gpu_memory(run: Run) -> str | None:
 
 
 def dtype(run: Run) -> str | None:
-    """What the target computed in: the checkpoint's own where the setting left it to it."""
-    found = value(run, "models", "target", "dtype") or value(run, "identity", "dtype")
-    return None if found is None else str(found)
+    """Return what the target computed in; the checkpoint's own dtype where the setting left it open."""
+    computed = value(run, "models", "target", "dtype") or value(run, "identity", "dtype")
+    return None if computed is None else str(computed)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers in order, runs of three or more by their ends: ``1 to 7``, ``2, 4, 8``."""
+    """Return whole numbers in order, with runs of three or more by their ends: ``1 to 7``, ``2, 4, 8``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
@@ -216,43 +222,45 @@ def _version(run: Run) -> str | None:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """What must stand beside the numbers wherever they go: alarms, and what others took of the times."""
+    """Return what must stand beside the numbers wherever they go: alarms, and what others took of the
+    times.
+    """
     return [*judgement.alarms(summary), *disturbance(summary)]
 
 
 def taken_again(summary: Summary) -> list[str]:
-    """How many timings were disturbed and taken again, and how often a prompt was timed."""
-    found = summary["contention"].get("remeasured") if "contention" in summary else None
-    if found is None or not found["again"]:
+    """Return how many timings were disturbed and repeated, and how often a prompt was timed."""
+    remeasured = summary["contention"].get("remeasured") if "contention" in summary else None
+    if remeasured is None or not remeasured["again"]:
         return []
-    total, sentences = found["timings"], []
-    if found["replaced"]:
+    total, sentences = remeasured["timings"], []
+    if remeasured["replaced"]:
         sentences.append(
-            f"{found['replaced']} of {total} timings were disturbed by others and were taken again."
+            f"{remeasured['replaced']} of {total} timings were disturbed by others and were taken again."
         )
-    if found["again"] >= total:
-        times = 1 + found["again"] / total
+    if remeasured["again"] >= total:
+        times = 1 + remeasured["again"] / total
         sentences.append(
-            f"Each prompt was timed {times:.2g} times, for {found['seconds']:.0f} s more: a machine's speed "
-            "changes within tens of seconds."
+            f"Each prompt was timed {times:.2g} times, for {remeasured['seconds']:.0f} s more: "
+            "a machine's speed changes within tens of seconds."
         )
     return sentences
 
 
 def condition_titles(summary: Summary) -> list[str]:
-    """What sets each of several conditions apart, e.g. ``threads 1, backend torch``."""
+    """Return what sets each of several conditions apart, e.g. ``threads 1, backend torch``."""
 
     def shown(value: Any) -> str:
         if value is None or value == []:
             return _UNKNOWN
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    differ = [found["differ"] for found in summary.get("conditions") or []]
-    return [", ".join(f"{name} {shown(value)}" for name, value in found.items()) for found in differ]
+    differ = [settings["differ"] for settings in summary.get("conditions") or []]
+    return [", ".join(f"{name} {shown(value)}" for name, value in settings.items()) for settings in differ]
 
 
 def conditions_sentence(summary: Summary) -> str:
-    """Why the main table has no times; empty for a run of one condition."""
+    """Return why the main table has no times; empty for a run of one condition."""
     count = len(summary.get("conditions") or [])
     if not count:
         return ""
@@ -267,41 +275,41 @@ TOO_FEW = f"Below {FEWEST} prompts there is no interval that stays valid when a 
 
 
 def stopping(summary: Summary) -> list[str]:
-    """How the run ended and what its intervals are; nothing for a run of a fixed number of prompts.
+    """Return how the run ended and what its intervals are; nothing for a run of a fixed number of prompts.
 
     E.g. ``Stopped after 24 of 40 prompts: the speedup is known to ±4.6%, asked was ±5%.``
     """
-    found = summary.get("stopping")
-    if found is None:
+    end = summary.get("stopping")
+    if end is None:
         return []
     speedups = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
-    halves = [relative_half_width(Speedup(**one)) for one in speedups]
+    halves = [relative_half_width(Speedup(**interval)) for interval in speedups]
     widths = sorted(width for width in halves if width is not None)
     shown = [f"±{100 * width:.2g}%" for width in widths]
     known = f"the speedup is known to {shown[0]}" if shown else ""
     if len(shown) > 1:
         known = f"the narrowest speedup is known to {shown[0]}, the widest to {shown[-1]}"
-    precision, so_many = found["precision"], f"{found['prompts']} of {found['pool']} prompts"
-    asked = "" if precision is None else f", asked was ±{100 * precision:.2g}%"
-    narrow = f": {known}{asked}." if known else f"{asked}."
+    precision, so_many = end["precision"], f"{end['prompts']} of {end['pool']} prompts"
+    wish = "" if precision is None else f", asked was ±{100 * precision:.2g}%"
+    narrow = f": {known}{wish}." if known else f"{wish}."
     sentences = []
-    if found["reason"] == "precision":
+    if end["reason"] == "precision":
         sentences.append(f"Stopped after {so_many}{narrow}")
-    elif found["reason"] == "budget":
-        sentences.append(f"Budget of {found['budget_s']:g} s reached after {so_many}{narrow}")
-    elif found["reason"] == "prompts" and precision is not None:
+    elif end["reason"] == "budget":
+        sentences.append(f"Budget of {end['budget_s']:g} s reached after {so_many}{narrow}")
+    elif end["reason"] == "prompts" and precision is not None:
         shortfall = known or "there is no interval"
         more = more_prompts(summary["rows"], summary.get("data"))
-        sentences.append(f"All {found['prompts']} prompts were run: {shortfall}{asked}. {more}.")
-    if found["anytime"] and widths:
+        sentences.append(f"All {end['prompts']} prompts were run: {shortfall}{wish}. {more}.")
+    if end["anytime"] and widths:
         sentences.append(ANYTIME)
-    elif found["anytime"] and found["prompts"] < FEWEST:
+    elif end["anytime"] and end["prompts"] < FEWEST:
         sentences.append(TOO_FEW)
     return sentences
 
 
 def workers(summary: Summary, run: Run) -> list[str]:
-    """A row for each machine; nothing for a run of one process."""
+    """Return a row for each machine; nothing for a run of one process."""
     machines: dict[tuple[str, ...], Counter[int]] = {}
     for worker in run.get("workers") or []:
         cpu = worker["environment"]["cpu"]

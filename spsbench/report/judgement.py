@@ -33,22 +33,27 @@ LAUNCH_BOUND_SHARE = 0.5
 
 
 def weak(summary: Summary) -> list[str]:
-    """That the baseline is far from its floor, or loops are the host's launches, where that is so: this must
-    stand beside every speedup. With what to do about it."""
-    lines, share = [], weak_baseline(summary.get("ceiling"))
+    """Return the warning that must stand beside every speedup, with its remedy, where the baseline is far
+    from its floor or loops spend their time launching.
+    """
+    lines = []
+    share = weak_baseline(summary.get("ceiling"))
     if share is not None:
         lines.append(f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor.")
-    on_device = [
-        (row, host_ms / loop_ms)
-        for row in (summary["rows"] if is_trusted(summary) else [])
-        if (host_ms := wording.phase_ms(row["loop_time"], "host")) is not None
-        and (loop_ms := wording.phase_ms(row["loop_time"], "loop"))
-    ]
-    if bound := [of_loop for _, of_loop in on_device if of_loop > LAUNCH_BOUND_SHARE]:
-        ends = dict.fromkeys(f"{each:.0%}" for each in (min(bound), max(bound)))
+    on_device = []
+    host_shares = []
+    for row in summary["rows"] if is_trusted(summary) else []:
+        host_ms = wording.phase_ms(row["loop_time"], "host")
+        loop_ms = wording.phase_ms(row["loop_time"], "loop")
+        if host_ms is not None and loop_ms:
+            on_device.append(row)
+            host_shares.append(host_ms / loop_ms)
+    launch_bound = [host_share for host_share in host_shares if host_share > LAUNCH_BOUND_SHARE]
+    if launch_bound:
+        ends = dict.fromkeys(f"{end:.0%}" for end in (min(launch_bound), max(launch_bound)))
         lines.append(f"Launch-bound: {' to '.join(ends)} of a loop is the host, for which the device waits.")
     # A row that has fallen back from graphs is eager, too: there is nothing to be done.
-    eager = any(row["engine"] == EAGER and not row["arm"].endswith("@graphed") for row, _ in on_device)
+    eager = any(row["engine"] == EAGER and not row["arm"].endswith("@graphed") for row in on_device)
     if lines and eager and "engine" not in summary:
         lines[-1] += " --engine graphed launches a loop at once."
     return lines
@@ -62,7 +67,7 @@ def above_optimum(summary: Summary) -> list[str]:
         for row in summary["rows"]
         if row["arm"] not in alarmed and (share := row.get("share_of_optimum")) and share["ratio"] >= 1.0005
     ]
-    found = [
+    sentences_of = [
         f"{full_name(row)}: above 100% of the optimum, by a lossy rule."
         for row, _ in above
         if not row["lossless"]
@@ -70,16 +75,16 @@ def above_optimum(summary: Summary) -> list[str]:
     by_chance = [share for row, share in above if row["lossless"]]
     if by_chance:
         outside = any((share["low"] or 0.0) > 1.0 for share in by_chance)
-        found.append(
+        sentences_of.append(
             "Above 100% of the optimum by chance: what is accepted is drawn, and the optimum is its mean "
             "under the best lossless rule." + (" One interval in forty lies above 100%." if outside else "")
         )
-    return found
+    return sentences_of
 
 
 def sentences(summary: Summary) -> list[str]:
-    """What a policy made of K, then why the fastest arm of each sampling is not faster."""
-    found = [
+    """Return what a policy made of K, then why the fastest arm of each sampling is not faster."""
+    lines = [
         f"{each['sampling']}: {adapted(arm)}"
         for each in summary.get("hindsight") or []
         for arm in each.get("adaptive", ())
@@ -87,20 +92,20 @@ def sentences(summary: Summary) -> list[str]:
     explained = fastest(summary)
     if len(explained) > wording.MANY:
         explained = [max(explained, key=lambda each: float(each["speedup"]))]
-    found += [str(each["sentence"]) for each in explained]
+    lines += [str(each["sentence"]) for each in explained]
     ceiling = summary.get("ceiling")
     if ceiling and ceiling["regime"] == DISPATCH_BOUND:
         saved = "SpS saves the overhead of calls rather than memory traffic"
         if ceiling.get("cache_shared"):
             cache = "The weights fit in the last-level cache that the hypervisor reports"
-            found.append(f"{cache}. If all of it is available to this process, {saved}.")
+            lines.append(f"{cache}. If all of it is available to this process, {saved}.")
         else:
-            found.append(f"The weights fit in the last-level cache: {saved}.")
-    return found
+            lines.append(f"The weights fit in the last-level cache: {saved}.")
+    return lines
 
 
 def adapted(arm: AdaptiveGain) -> str:
-    """What a policy made of K, against the fastest fixed one."""
+    """Return what a policy made of K, compared with the fastest fixed K."""
     return (
         f"{arm['policy']} took {wording.milliseconds(arm['ms_per_token'])} ms/token: "
         f"{speedup(arm['gain'])} as fast as the fastest fixed K, K={arm['fixed_k']}."
@@ -108,12 +113,14 @@ def adapted(arm: AdaptiveGain) -> str:
 
 
 def fastest(summary: Summary) -> list[ArmFactors]:
-    """The explained arm with the largest speedup of each series along K."""
+    """Return the explained arm with the largest speedup of each series along K."""
     best: dict[tuple[Any, ...], ArmFactors] = {}
-    for each in summary.get("why") or []:
-        key = place(each, "k")
-        if each.get("lossless", True) and (key not in best or each["speedup"] > best[key]["speedup"]):
-            best[key] = each
+    for explained in summary.get("why") or []:
+        key = place(explained, "k")
+        if explained.get("lossless", True) and (
+            key not in best or explained["speedup"] > best[key]["speedup"]
+        ):
+            best[key] = explained
     return list(best.values())
 
 
@@ -129,7 +136,7 @@ KINDS: dict[EvidenceKind, str] = {
 
 
 def share(value: float | None) -> str:
-    """A small share as a percentage with two digits, see ``percent``; a dash for none."""
+    """Return a small share as a percentage with two digits, see ``percent``; a dash for none."""
     return NOTHING if value is None else percent(value)
 
 
@@ -160,12 +167,12 @@ def worded(name: str, leakage_bound: float | None) -> str:
 
 
 def judged_arms(summary: Summary) -> list[ArmLosslessness]:
-    """The arms that were judged; none in a run without evidence."""
+    """Return the arms that were judged; none in a run without evidence."""
     return (summary["losslessness"] or {"arms": []})["arms"]
 
 
 def alarms(summary: Summary) -> list[str]:
-    """One sentence per arm whose output is not what the target would write."""
+    """Return one sentence per arm whose output is not what the target would write."""
     return [
         f"ALARM: {full_name(arm)}, does not follow the target's distribution."
         for arm in judged_arms(summary)
@@ -174,15 +181,17 @@ def alarms(summary: Summary) -> list[str]:
 
 
 def losslessness(summary: Summary) -> list[str]:
-    """What is known of the SpS arms: that every decision follows, else the worst bound; greedy identity."""
+    """Return what is known of the SpS arms: that every decision follows, else the worst bound; greedy
+    identity.
+    """
     speculative = [arm for arm in judged_arms(summary) if arm["method"] == "sps"]
     searched = [arm for arm in speculative if arm.get("beams")]
     arms = [arm for arm in speculative if arm.get("lossless", True) and arm not in searched]
     confirmed = [arm for arm in arms if is_confirmed(arm)]
     others = [arm for arm in arms if arm not in confirmed]
     plain = [arm for arm in judged_arms(summary) if arm["method"] == "ars"]
-    found = (_confirmed(confirmed, plain, of=len(arms)), _leakage(others, of=len(arms)), _identity(arms))
-    sentences = [text for text in (*found, _decisions(others, plain), _proof(others)) if text]
+    verdicts = (_confirmed(confirmed, plain, of=len(arms)), _leakage(others, of=len(arms)), _identity(arms))
+    sentences = [text for text in (*verdicts, _decisions(others, plain), _proof(others)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
     if unread := sum(arm.get("unread", 0) for arm in judged_arms(summary)):
@@ -201,43 +210,48 @@ def losslessness(summary: Summary) -> list[str]:
 
 
 def searches(arms: list[ArmLosslessness]) -> list[str]:
-    """Of how many prompts beam search speculation found what exact beam search finds."""
+    """Return for how many prompts speculative beam search found what exact beam search finds."""
     known = [facts for arm in arms if (facts := arm["beams"]) is not None]
-    found = [same for facts in known if (same := facts["identity"]) is not None]
-    if not found:
+    identities = [same for facts in known if (same := facts["identity"]) is not None]
+    if not identities:
         return ["Beam search: nothing to compare with, exact beam search was not run."] if arms else []
-    total, alike = sum(one["sequences"] for one in found), sum(one["identical"] for one in found)
+    total, alike = sum(one["sequences"] for one in identities), sum(one["identical"] for one in identities)
     text = f"identical on all {total} prompts (hypotheses and scores)"
     if alike < total:
-        rounding, other = (sum(one["rounding"] for one in found), sum(one["contradicted"] for one in found))
+        rounding, other = (
+            sum(one["rounding"] for one in identities),
+            sum(one["contradicted"] for one in identities),
+        )
         text = (
             f"identical on {alike} of {total} prompts; {rounding} differ within rounding, {other} beyond it"
         )
-    if coarse := [one["allowance"] for one in found if not one["precise"]]:
+    if coarse := [one["allowance"] for one in identities if not one["precise"]]:
         text += f"; weak evidence: in 16 bit up to {max(coarse):.2g} nats count as rounding"
     return [f"Beam search: {text}. tokens/loop counts steps of the search."]
 
 
 def is_confirmed(arm: ArmLosslessness) -> bool:
-    """Whether every decision of every output follows from independent rows, and nothing alarms."""
+    """Return whether every decision of every output follows from independent rows, and nothing alarms."""
     decided = arm.get("decisions")
     return arm["verdict"] == "ok" and decided is not None and decided["exact"]
 
 
 def _confirmed(arms: list[ArmLosslessness], plain: list[ArmLosslessness], of: int) -> str:
-    """The verdict on arms of which every decision is confirmed, and which drafts showed their own rows."""
-    found = [(arm, one) for arm in arms if (one := arm.get("decisions")) is not None]
-    if not found:
+    """Return the verdict on arms whose every decision is confirmed, and which drafts showed their own
+    rows.
+    """
+    derived = [(arm, one) for arm in arms if (one := arm.get("decisions")) is not None]
+    if not derived:
         return ""
-    some = "" if len(found) == of else f", {len(found)} of {of} arms"
-    shown = list(dict.fromkeys(str(arm.get("drafter", MODEL)) for arm, one in found if one.get("recorded")))
-    whose = "" if all(one.get("recorded") for _, one in found) else f" of {', '.join(shown)}"
+    some = "" if len(derived) == of else f", {len(derived)} of {of} arms"
+    shown = list(dict.fromkeys(str(arm.get("drafter", MODEL)) for arm, one in derived if one.get("recorded")))
+    whose = "" if all(one.get("recorded") for _, one in derived) else f" of {', '.join(shown)}"
     drafts = f"; the draft's rows{whose} as recorded" if shown else ""
-    return f"Lossless{some}: {_followed([one for _, one in found], plain, drafts)}."
+    return f"Lossless{some}: {_followed([one for _, one in derived], plain, drafts)}."
 
 
 def _followed(decisions: list[Decisions], plain: list[ArmLosslessness], more: str = "") -> str:
-    """How many decisions follow, and how far the rows that they follow from lie from an independent forward.
+    """Return how many decisions follow, and how far their rows are from an independent forward.
 
     Args:
         plain: the ArS arms, whose rows are beside these.
@@ -256,7 +270,7 @@ def _followed(decisions: list[Decisions], plain: list[ArmLosslessness], more: st
 
 
 def _apart(rows: list[RowsApart], plain: list[ArmLosslessness]) -> str:
-    """How far rows lie from an independent forward, beside those of ArS and what rounding alone does."""
+    """Return how far rows are from an independent forward, beside ArS's rows and what rounding alone does."""
     beside = []
     known = [decided["target"] for arm in plain if (decided := arm["decisions"]) and "target" in decided]
     if known:
@@ -272,21 +286,21 @@ def _apart(rows: list[RowsApart], plain: list[ArmLosslessness]) -> str:
 
 
 def _distance(value: float) -> str:
-    """A mean total variation as a percentage."""
+    """Return a mean total variation as a percentage."""
     return "below 0.001%" if value < 1e-5 else share(value)
 
 
 def _leakage(arms: list[ArmLosslessness], of: int) -> str:
-    """The independent evidence if there is any; the arms' own rows prove less and say so."""
+    """Return the independent evidence if there is any, else that of the arms' own rows, which prove less."""
     kinds: tuple[EvidenceKind, ...] = ("rescored", "self_consistency")
     for kind in kinds:
-        found = [(arm, one, one["leakage"]) for arm in arms if (one := arm[kind]) and one["leakage"]]
-        if not found:
+        evidence = [(arm, one, one["leakage"]) for arm in arms if (one := arm[kind]) and one["leakage"]]
+        if not evidence:
             continue
-        arm, worst, leakage = max(found, key=lambda one: one[2]["bound"])
-        where = f" Widest bound: {full_name(arm)}." if len(found) > 1 else ""
+        arm, worst, leakage = max(evidence, key=lambda one: one[2]["bound"])
+        where = f" Widest bound: {full_name(arm)}." if len(evidence) > 1 else ""
         sign = _sign(worst, leakage)
-        whose = f" of {full_name(arm)}" if len(found) == 1 < of else ""
+        whose = f" of {full_name(arm)}" if len(evidence) == 1 < of else ""
         if kind == "rescored":
             sequences = counted(worst["sequences"], "sequence")
             return f"Losslessness{whose}: {sign}; {sequences} re-scored by an independent forward.{where}"
@@ -313,30 +327,30 @@ def _identity(arms: list[ArmLosslessness]) -> str:
 
 
 def _decisions(arms: list[ArmLosslessness], plain: list[ArmLosslessness]) -> str:
-    """How many decisions an independent forward confirms or contradicts, where it is not all of them."""
-    found = [one for arm in arms if (one := arm.get("decisions")) is not None]
-    if not found:
+    """Return how many decisions an independent forward confirms or contradicts, if not all of them."""
+    derived = [one for arm in arms if (one := arm.get("decisions")) is not None]
+    if not derived:
         return ""
-    total, contradicted = (sum(one[name] for one in found) for name in ("decisions", "contradicted"))
-    reasons = [reason for one in found if "target" in one for reason in one["reasons"]]
+    total, contradicted = (sum(one[name] for one in derived) for name in ("decisions", "contradicted"))
+    reasons = [reason for one in derived if "target" in one for reason in one["reasons"]]
     if reasons:
-        return f"Decisions: {'; '.join(dict.fromkeys(reasons))} ({found[0]['dtype']})."
+        return f"Decisions: {'; '.join(dict.fromkeys(reasons))} ({derived[0]['dtype']})."
     if contradicted:
-        rows = f"(independent forward, {found[0]['dtype']})"
+        rows = f"(independent forward, {derived[0]['dtype']})"
         return f"Decisions: {contradicted:,} of {total:,} contradict the target's own rows {rows}."
-    whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
-    sequences = "" if whole else f" in {counted(sum(one['sequences'] for one in found), 'sequence')}"
-    return f"Decisions{sequences}: {_followed(found, plain)}."
+    whole = all(one["share"] == 1 for one in derived) and len(derived) == len(arms)
+    sequences = "" if whole else f" in {counted(sum(one['sequences'] for one in derived), 'sequence')}"
+    return f"Decisions{sequences}: {_followed(derived, plain)}."
 
 
 def _proof(arms: list[ArmLosslessness]) -> str:
-    """The bound of the sequences that were drawn at temperature 1, of the worst arm."""
+    """Return the bound of the worst arm from the sequences that were drawn at temperature 1."""
     judged = [made["rescored"] for arm in arms if (made := arm.get("proof"))]
-    found = [(kind, kind["leakage"]["bound"]) for kind in judged if kind and kind["leakage"]]
-    if not found:
+    bounded = [(kind, kind["leakage"]["bound"]) for kind in judged if kind and kind["leakage"]]
+    if not bounded:
         return ""
-    worst, most = max(found, key=lambda one: one[1])
-    several = " per arm" if len(found) > 1 else ""
+    worst, most = max(bounded, key=lambda one: one[1])
+    several = " per arm" if len(bounded) > 1 else ""
     more = f"{counted(worst['sequences'], 'more sequence')}{several}"
     if not bounds(most):
         return f"At temperature 1 without nucleus, from {more}: {UNBOUNDED}."
@@ -344,7 +358,7 @@ def _proof(arms: list[ArmLosslessness]) -> str:
 
 
 def parity(summary: Summary) -> list[str]:
-    """The verdict on each SpS arm; where they would be many, how many got which."""
+    """Return the verdict on each SpS arm; for many arms, how many got which verdict."""
     judged = summary["parity"]
     if judged is None:
         data = summary.get("data")
@@ -353,21 +367,26 @@ def parity(summary: Summary) -> list[str]:
     title, comparisons = wording.metric_title(judged["metric"]), judged["comparisons"]
     same = identical(summary)
     if len(comparisons) > wording.MANY:
-        verdicts = [_verdict_name(found, found["arm"] in same) for found in comparisons]
+        verdicts = [_verdict_name(comparison, comparison["arm"] in same) for comparison in comparisons]
         counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-        needed = [found["prompts_needed"] or 0 for found in comparisons if found["verdict"] == "inconclusive"]
+        needed = [
+            comparison["prompts_needed"] or 0
+            for comparison in comparisons
+            if comparison["verdict"] == "inconclusive"
+        ]
         more = f"; showing parity for all needs about {max(needed):,} prompts" if any(needed) else ""
         return [f"{title} of {len(comparisons)} arms against ArS: {counts}{more}."]
     labels = {row["arm"]: full_name(row) for row in summary["rows"]}
     digits = wording.difference_digits(judged["metric"])
-    return [
-        f"{title} of {labels[found['arm']]}: {verdict(found, digits, identical=found['arm'] in same)}."
-        for found in comparisons
+    verdicts_shown = [
+        (labels[comparison["arm"]], verdict(comparison, digits, identical=comparison["arm"] in same))
+        for comparison in comparisons
     ]
+    return [f"{title} of {name}: {shown}." for name, shown in verdicts_shown]
 
 
 def identical(summary: Summary) -> set[str]:
-    """Arms whose every greedy output is token for token that of ArS."""
+    """Return the arms whose greedy outputs all equal those of ArS, token for token."""
     arms = judged_arms(summary)
     return {arm["arm"] for arm in arms if (same := arm["identity"]) is not None and same["identical"] == 1}
 
@@ -383,7 +402,7 @@ def _difference(comparison: ParityComparison, digits: int) -> str:
 
 
 def verdict(comparison: ParityComparison, digits: int = 4, *, identical: bool = False) -> str:
-    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
+    """Return one comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
     if comparison["verdict"] is None:
         if identical:
             return f"outputs identical on all {comparison['prompts']} prompts"
@@ -404,7 +423,7 @@ def verdict(comparison: ParityComparison, digits: int = 4, *, identical: bool = 
 
 
 def advantages(summary: Summary) -> list[str]:
-    """How much better the target is than the draft alone, per sampling."""
+    """Return how much better the target is than the draft alone, per sampling."""
     judged = summary["parity"]
     if judged is None:
         return []
@@ -471,7 +490,9 @@ EVIDENCE = (
 def _rows_of(
     role: Literal["target", "draft"], name: Literal["apart", "rounding"]
 ) -> Callable[[Decisions], str]:
-    """The distance of an arm's rows, or of rounding alone; nothing where none were compared."""
+    """Return a column with the distance of an arm's rows, or of rounding alone; empty where none were
+    compared.
+    """
 
     def cell(decisions: Decisions) -> str:
         rows = decisions.get(role)
@@ -509,7 +530,7 @@ ROWS = (
 
 
 def losslessness_section(summary: Summary, run: Run) -> list[str]:
-    """The evidence per arm and kind, the verdicts, and what each kind can show."""
+    """Return the evidence per arm and kind, the verdicts, and what each kind can show."""
     if summary["losslessness"] is None:
         return []
     arms, verdicts = judged_arms(summary), []
@@ -543,14 +564,14 @@ def losslessness_section(summary: Summary, run: Run) -> list[str]:
 
 
 def _decisions_table(decisions: Sequence[Mapping[str, Any]]) -> tuple[Table, str]:
-    """The table of decisions with its legend."""
-    if all("target" in found for found in decisions):
+    """Return the table of decisions with its legend."""
+    if all("target" in derived for derived in decisions):
         return table_of(ROWS, decisions), ROWS_LEGEND
     return table_of(DECISIONS, decisions), DECISIONS_LEGEND
 
 
 def parity_section(summary: Summary, run: Run) -> list[str]:
-    """Quality against ArS, with the margin, the power, and how much the target is worth."""
+    """Return quality against ArS, with the margin, the power, and the target's advantage over the draft."""
     judged = summary["parity"]
     if judged is None or not judged["comparisons"]:
         return []
@@ -561,18 +582,18 @@ def parity_section(summary: Summary, run: Run) -> list[str]:
         right("prompts", entry("prompts")),
         right("ArS", entry("baseline_mean", number, digits)),
         right("arm", entry("arm_mean", number, digits)),
-        right("difference", lambda found: _difference(found, digits), note="95%"),
+        right("difference", lambda comparison: _difference(comparison, digits), note="95%"),
         right("normalised", entry("normalised_difference", number, 3)),
         right("margin", entry("margin", f"±{{:.{digits}f}}".format)),
         right("TOST p", entry("tost_p_value", number, 3)),
-        left("verdict", lambda found: _verdict_name(found, found["arm"] in same)),
+        left("verdict", lambda comparison: _verdict_name(comparison, comparison["arm"] in same)),
     ]
     notes = [*parity(summary), *advantages(summary)]
-    for found in judged["comparisons"]:
-        if solved := found["solved"]:
+    for comparison in judged["comparisons"]:
+        if solved := comparison["solved"]:
             test = solved["reason"] if solved["p_value"] is None else f"McNemar p {solved['p_value']:.3f}"
             notes.append(
-                f"{names[found['arm']]}: problems solved by any sample: {solved['both']} by both, "
+                f"{names[comparison['arm']]}: problems solved by any sample: {solved['both']} by both, "
                 f"{solved['only_ars']} by ArS alone, {solved['only_sps']} by SpS alone; {test}."
             )
     if not judged["target_over_draft"]:
@@ -599,8 +620,8 @@ def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
     """Return one row a setting; the leakage with its bound where nothing is impossible."""
 
     def leakage(row: EngineAuditRow) -> str:
-        found = None if row["is_plain"] else row["leakage"]
-        return NOTHING if found is None else f"{found['estimate']:.1%}"
+        interval = None if row["is_plain"] else row["leakage"]
+        return NOTHING if interval is None else f"{interval['estimate']:.1%}"
 
     def at_most(row: EngineAuditRow) -> str:
         found = None if row["is_plain"] or row["decision"] == ALARM else row["bound"]
@@ -622,32 +643,38 @@ def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iter
     """Say what each row means, where an alarm comes from, and how verdicts change with what else is run."""
     for row in rows:
         if row["cannot"] is None:
-            yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row), *_beside(row)])}"
-    yield from _across(rows)
+            about = [*_decision_of(row, bound), *_conditions(row), *_other_findings(row)]
+            yield f"{row['setting']}: {' '.join(about)}"
+    yield from _verdicts_across_settings(rows)
 
 
-def _across(rows: Sequence[EngineAuditRow]) -> Iterator[str]:
-    """One sentence for each sampling and K that was audited alone and otherwise: quiet alone, ALARM at 4."""
+def _verdicts_across_settings(rows: Sequence[EngineAuditRow]) -> Iterator[str]:
+    """Yield a sentence for each sampling and K that was audited in several conditions.
+
+    E.g. ``K=4, T=1: quiet alone, ALARM at 4 in flight.``
+    """
     groups: dict[tuple[Any, ...], list[EngineAuditRow]] = {}
     for row in rows:
         groups.setdefault((row["k"], row["sampling"]), []).append(row)
     for group in groups.values():
-        if len(group) > 1:
-            by_verdict: dict[str, list[str]] = {}
-            for row in group:
-                by_verdict.setdefault(_verdict(row).partition(":")[0], []).append(_conditions_of(row))
-            parts = [f"{verdict} {' and '.join(where)}" for verdict, where in by_verdict.items()]
-            yield f"{group[0]['setting']}: {', '.join(parts)}."
+        if len(group) == 1:
+            continue
+        conditions_by_verdict: dict[str, list[str]] = {}
+        for row in group:
+            verdict_word = _verdict(row).partition(":")[0]
+            conditions_by_verdict.setdefault(verdict_word, []).append(_conditions_of(row))
+        parts = [f"{word} {' and '.join(where)}" for word, where in conditions_by_verdict.items()]
+        yield f"{group[0]['setting']}: {', '.join(parts)}."
 
 
 def _conditions_of(row: EngineAuditRow) -> str:
-    told = [f"at {row['in_flight']} in flight"] if row["in_flight"] > 1 else []
-    told += ["with its prefix cache"] if row["prefix_cache"] else []
-    told += [f"in {row['weights']}"] if row["weights"] != "float32" else []
-    return ", ".join(told) or "alone"
+    words = [f"at {row['in_flight']} in flight"] if row["in_flight"] > 1 else []
+    words += ["with its prefix cache"] if row["prefix_cache"] else []
+    words += [f"in {row['weights']}"] if row["weights"] != "float32" else []
+    return ", ".join(words) or "alone"
 
 
-def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
+def _decision_of(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
     known = f"{row['bound']:.1%}" if bounds(row["bound"]) else None
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {counted(row['decided_after'], 'text')}."
@@ -661,11 +688,12 @@ def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
         yield f"no alarm after {counted(row['decided_after'], 'text')}{leak}."
     else:
         leak = f", and at most {known} can leak" if known else ""
-        asked = "" if row["is_plain"] or bound is None else f"; {bound:.1%} was asked for"
-        yield f"no alarm after {counted(row['texts'], 'text')}{leak}{asked}."
+        wish = "" if row["is_plain"] or bound is None else f"; {bound:.1%} was asked for"
+        yield f"no alarm after {counted(row['texts'], 'text')}{leak}{wish}."
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:
+    """Yield under which conditions a setting was judged, and what could not be."""
     yield from _rounding(row)
     if row["against"] is not None:
         yield f"Held against what the plain texts follow: {row['against']}."
@@ -682,16 +710,18 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
         yield f"The engine was given up: {row['gone']}."
 
 
-def _beside(row: EngineAuditRow) -> Iterator[str]:
-    """What else is wrong, whether seeds are honoured, and drafts that do not know a right engine's steps."""
-    for each in row["free"]:
-        is_fact = each["test"] in ("seeds", "withdrawn") and not each["unjudged"]
-        if not each["passed"] or is_fact or each["numbers"].get("unlike"):
-            yield each["found"]
+def _other_findings(row: EngineAuditRow) -> Iterator[str]:
+    """Yield what else is wrong, whether seeds are honoured, and drafts that do not know a right engine's
+    steps.
+    """
+    for finding in row["free"]:
+        is_fact = finding["test"] in ("seeds", "withdrawn") and not finding["unjudged"]
+        if not finding["passed"] or is_fact or finding["numbers"].get("unlike"):
+            yield finding["found"]
 
 
 def _rounding(row: EngineAuditRow) -> Iterator[str]:
-    """What plain texts of quantised weights measure, and what speculation was held against."""
+    """Yield what plain texts of quantised weights measure, and what speculation was compared with."""
     facts = row["rounding"]
     if facts is None:
         return
@@ -699,7 +729,7 @@ def _rounding(row: EngineAuditRow) -> Iterator[str]:
     if not row["is_plain"] and facts["stray_most"] is None:
         yield f"Held against the plain texts: {pairs}, e-value 10^{facts['log10_e_value']:z.1f}."
     elif not row["is_plain"]:
-        explained = sum(each["explained"] for each in left)
+        explained = sum(difference["explained"] for difference in left)
         yield f"{counted(len(left), 'text')} differ from the plain ones; rounding explains {explained}."
     elif facts["variation"] is not None:
         yield f"Total variation from the rows of the dequantised weights: {facts['variation']:.2%} a token."
@@ -708,6 +738,7 @@ def _rounding(row: EngineAuditRow) -> Iterator[str]:
 
 
 def _located(row: EngineAuditRow) -> Iterator[str]:
+    """Yield where an alarm comes from, as far as that is known."""
     located = row["located"]
     if located is None:
         return

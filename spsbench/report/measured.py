@@ -30,17 +30,17 @@ class Series:
 
     @property
     def speculative(self) -> tuple[ArmRow, ...]:
-        """The rows with K above 0."""
+        """Rows with K above 0."""
         return tuple(row for row in self.rows if row["k"] > 0)
 
     @property
     def counting_tokens(self) -> tuple[ArmRow, ...]:
-        """Of these, the rows whose loops count tokens: those of a beam search count its steps."""
+        """Speculative rows whose loops count tokens: those of a beam search count its steps."""
         return tuple(row for row in self.speculative if not axes.is_beam(row))
 
 
 def series_name(row: axes.Row) -> str:
-    """What the arms of a row's series have in common, as far as it is not usual: ``nucleus, lookup``."""
+    """Return what the arms of a row's series have in common, as far as it is unusual: ``nucleus, lookup``."""
     engine = "" if row["engine"] == axes.EAGER else f" @{axes.shown_engine(row['engine'])}"
     batch = [] if row.get("batch", 1) == 1 else [f"B={row['batch']}"]
     return ", ".join([row["sampling"], *batch, *axes.unusual(row)]) + engine

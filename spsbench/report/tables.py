@@ -101,7 +101,7 @@ class Table:
                 raise ValueError(f"{len(row)} cells in a table of {len(self.columns)} columns: {row}")
 
     def as_markdown(self) -> list[str]:
-        """Lines of a GitHub table; titles and cells are escaped."""
+        """Return the lines of a GitHub table; titles and cells are escaped."""
         titles = [f"`{each.title}`" if each.code else escape(each.title) for each in self.columns]
         notes = [f" [{column.note}]" if column.note else "" for column in self.columns]
         lines = [
@@ -150,7 +150,7 @@ class Table:
         return Group(*parts)
 
     def _stacked(self) -> RenderableType:
-        """Every row as a paragraph: its name, then a line for each cell."""
+        """Return every row as a paragraph: its name, then a line for each cell."""
         parts: list[RenderableType] = []
         for row in self.rows:
             if isinstance(row, Heading):
@@ -166,7 +166,7 @@ class Table:
         return Group(*parts)
 
     def least_width(self) -> int:
-        """Columns of a terminal that the table takes where what may be broken is broken at its spaces."""
+        """Return the table's width in a terminal if breakable words are broken at their spaces."""
         least = [
             width if column.whole else self._longest_word(place)
             for place, (column, width) in enumerate(zip(self.columns, self._widths(), strict=True))
@@ -174,7 +174,7 @@ class Table:
         return sum(least) + self.gap * (len(self.columns) - 1)
 
     def width(self) -> int:
-        """Cells of a terminal that the table takes where nothing is broken over lines."""
+        """Return the table's width in a terminal if nothing is broken over lines."""
         return sum(self._widths()) + self.gap * (len(self.columns) - 1)
 
     def _longest_word(self, place: int) -> int:
@@ -182,7 +182,7 @@ class Table:
 
     def _widths(self) -> list[int]:
         texts = map(self._texts, range(len(self.columns)))
-        return [max(cell_len(line) for text in own for line in text.split("\n")) for own in texts]
+        return [max(cell_len(line) for text in row for line in text.split("\n")) for row in texts]
 
     def _texts(self, place: int) -> list[str]:
         cells = [plain(row[place]) for row in self.rows if not isinstance(row, Heading)]
@@ -226,8 +226,8 @@ def _text(cell: Cell) -> Text:
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Any], names: int = 1) -> Table:
-    """Return a table of what the columns say of each row; a heading among the rows stays one."""
-    cells = [row if isinstance(row, Heading) else [each.cell(row) for each in columns] for row in rows]
+    """Return a table of the columns over the rows; a heading among the rows stays a heading."""
+    cells = [row if isinstance(row, Heading) else [column.cell(row) for column in columns] for row in rows]
     return Table(columns, cells, names)
 
 
@@ -235,8 +235,10 @@ def paragraphs(*parts: str | Table | Sequence[str]) -> list[str]:
     """Return lines of Markdown with an empty one between the parts; parts that are empty are left out."""
     lines: list[str] = []
     for part in parts:
-        own = part.as_markdown() if isinstance(part, Table) else [part] if isinstance(part, str) else part
-        lines += [*([""] if lines else []), *own] if any(own) else []
+        lines_of_part = (
+            part.as_markdown() if isinstance(part, Table) else [part] if isinstance(part, str) else part
+        )
+        lines += [*([""] if lines else []), *lines_of_part] if any(lines_of_part) else []
     return lines
 
 

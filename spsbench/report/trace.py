@@ -73,14 +73,14 @@ class Trace:
 
 
 def visible(text: str) -> str:
-    """The text with every control and formatting character replaced by a sign that does nothing.
+    """Return the text with every control and formatting character replaced by a harmless sign.
 
     A newline stays, after its sign: outputs are read line by line.
     """
-    return "".join(_sign(character) for character in text)
+    return "".join(_harmless_sign(character) for character in text)
 
 
-def _sign(character: str) -> str:
+def _harmless_sign(character: str) -> str:
     if character == "\n":
         return "\u21b5\n"
     if unicodedata.category(character).startswith("C"):
@@ -90,13 +90,13 @@ def _sign(character: str) -> str:
 
 
 def shown_text(token_id: int, texts: Mapping[str, str]) -> str:
-    """The token as it may be shown; its number where its text is empty (EOS) or was not kept."""
+    """Return the token's text; its number where the text is empty (EOS) or was not kept."""
     text = texts.get(str(token_id)) or ""
     return visible(text) if text else f"\u27e8{token_id}\u27e9"
 
 
 def traces(measured: Measured) -> tuple[Trace, ...]:
-    """The traced sequences of the fastest SpS arm of each sampling (of ArS where there is no other).
+    """Return the traced sequences of the fastest SpS arm of each sampling (of ArS where there is no other).
 
     The remaining arms of a sweep would show the same texts many times over; they stay in the run's
     ``tokens.parquet``.
@@ -112,11 +112,11 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
         return row["method"] == "sps", row["speedup"]["ratio"] if row["speedup"] else 0.0
 
     best = [max(group, key=rank) for group in series(rows)]
-    found = []
+    sequences = []
     for row in (row for row in rows if row in best):
         known = _loops(measured, row["arm"])
-        own = tokens[tokens["arm"] == row["arm"]]
-        for key, part in own.groupby(["example_id", "sample_index"], sort=False):
+        arm_tokens = tokens[tokens["arm"] == row["arm"]]
+        for key, part in arm_tokens.groupby(["example_id", "sample_index"], sort=False):
             parts: dict[int, list[Token]] = {}
             ms, siblings = known.get(key, ({}, {}))
             for loop, token_id, fate, target, draft, u in part[_COLUMNS].itertuples(index=False):
@@ -126,26 +126,34 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
                 token = Token(shown_text(token_id, texts), fate, target, shown, u, sibling)
                 parts.setdefault(int(loop), []).append(token)
             loops = tuple(TracedLoop(index, ms.get(index), tuple(every)) for index, every in parts.items())
-            found.append(Trace(visible(str(key[0])), row["arm"], full_name(row), loops))
+            sequences.append(Trace(visible(str(key[0])), row["arm"], full_name(row), loops))
     order = {visible(str(example)): place for place, example in enumerate(tokens["example_id"].unique())}
-    return tuple(sorted(found, key=lambda trace: order[trace.example_id]))
+    return tuple(sorted(sequences, key=lambda trace: order[trace.example_id]))
 
 
 _COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
 
 
 def _loops(measured: Measured, arm: str) -> dict[Any, tuple[dict[int, float | None], dict[int, list[int]]]]:
-    """Of each traced (example_id, sample_index) by loop: milliseconds, and of a tree which siblings stood."""
+    """Return, for each traced (example_id, sample_index), by loop: milliseconds, and for a tree which
+    siblings stood.
+    """
     loops = measured.loops_by_arm.get(arm)
     if loops is None:
         return {}
     part = loops[loops["example_id"].isin(set(measured.tokens["example_id"]))]
-    found = {}
-    for key, own in part.groupby(["example_id", "sample_index"], sort=False):
-        ms = {loop: None if second != second else 1e3 * second for loop, second in enumerate(own["loop_s"])}
-        told = own["siblings"].fillna("") if "siblings" in own else ()
-        found[key] = ms, {loop: [*map(int, text.split(","))] for loop, text in enumerate(told) if text}
-    return found
+    by_sequence = {}
+    for key, loop_rows in part.groupby(["example_id", "sample_index"], sort=False):
+        ms = {
+            loop: None if second != second else 1e3 * second
+            for loop, second in enumerate(loop_rows["loop_s"])
+        }
+        siblings = loop_rows["siblings"].fillna("") if "siblings" in loop_rows else ()
+        by_sequence[key] = (
+            ms,
+            {loop: [*map(int, text.split(","))] for loop, text in enumerate(siblings) if text},
+        )
+    return by_sequence
 
 
 _STYLES = {
@@ -187,13 +195,13 @@ class TraceWriter:
         self._column = 0
 
     def _marked(self, text: str, fate: str) -> str:
-        """The text, without colours between its marks; a newline at its end stays behind them."""
+        """Return the text between its marks, without colours; a newline at its end comes after them."""
         opening, closing = _MARKS.get(fate, ("", "")) if self._plain else ("", "")
         body = text.rstrip("\n")
         return f"{opening}{body}{closing}{text[len(body) :]}"
 
     def _write(self, text: str, fate: str) -> None:
-        """Each line of the text on this line if it fits, else on the next, else in parts."""
+        """Write each line of the text on this line if it fits, else on the next, else in parts."""
         from rich.text import Text
 
         width = self._console.width
@@ -203,14 +211,15 @@ class TraceWriter:
                 self._column = 0
             if self._column + cell_len(line) > width:
                 self.end()
-            for part in _parts(line, width):
+            for part in _cut_to_width(line, width):
                 if self._column + cell_len(part) > width:
                     self.end()
                 self._console.print(Text(part, style=_STYLES[fate]), end="", soft_wrap=True)
                 self._column += cell_len(part)
 
 
-def _parts(text: str, width: int) -> Iterable[str]:
+def _cut_to_width(text: str, width: int) -> Iterable[str]:
+    """Cut the text into parts of at most ``width`` cells of a terminal."""
     piece, used = "", 0
     for character in text:
         size = get_character_cell_size(character)

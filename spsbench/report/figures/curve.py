@@ -16,11 +16,11 @@ def acceptance(
         figure, (axes,) = style.stamped_sheet(stamp, synthetic, [1.0], 3.4)
         for index, points in enumerate(curves.values()):
             line, ks = style.look(index), list(points)
-            axes.plot(ks, [each.estimate for each in points.values()], **line, markersize=3.5)
+            axes.plot(ks, [point.estimate for point in points.values()], **line, markersize=3.5)
             ends = [
-                (k, each.low, each.high)
-                for k, each in points.items()
-                if each.low is not None and each.high is not None
+                (k, point.low, point.high)
+                for k, point in points.items()
+                if point.low is not None and point.high is not None
             ]
             if ends:
                 at, low, high = zip(*ends, strict=True)

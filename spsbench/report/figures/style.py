@@ -120,7 +120,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def stacked() -> Iterator[None]:
-    """Figures that are drawn within have their panels one below another, ``NARROW_IN`` wide."""
+    """Draw figures of the block with their panels one below another, ``NARROW_IN`` wide."""
     before = _STACKED.set(True)
     try:
         yield
@@ -134,9 +134,9 @@ _DOUBTS = {"undecided": "UNDECIDED, others used the CPU: ", "disturbed": "Distur
 def sheet(
     measured: Measured, panels: Sequence[float], height_in: float = 2.9, most_beside: int = _MOST_BESIDE
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per given width, side by side, stamped with what it shows."""
+    """Return a figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
-    of_whom = f"{found}, " if (found := models(summary)) else ""
+    of_whom = f"{names}, " if (names := models(summary)) else ""
     doubt = _DOUBTS.get(step(summary), "")
     name = title({**summary, "law": ""})  # a line that is too long leaves no room for the axes
     text = f"{doubt}{name}, {of_whom}{counted(prompts(summary), 'prompt')}"
@@ -180,7 +180,7 @@ def stamped_sheet(
 
 
 def name_axes(axes: Axes, title: str, y: str, x: str = "") -> None:
-    """Give a panel its title, and its axes what they are of and in which unit."""
+    """Give a panel its title, and its axes their quantities and units."""
     axes.set_title(title)
     axes.set_ylabel(y)
     if x:
@@ -188,7 +188,7 @@ def name_axes(axes: Axes, title: str, y: str, x: str = "") -> None:
 
 
 def same_top(panels: Sequence[Axes], factor: float = 1.0) -> None:
-    """Panels from 0 to the highest of their tops."""
+    """Scale all panels from 0 to the highest of their tops."""
     top = max(axes.get_ylim()[1] for axes in panels)
     for axes in panels:
         axes.set_ylim(0, factor * top)
@@ -206,7 +206,7 @@ K_LABEL = "lookahead K (tokens)"
 
 
 def over_k(axes: Axes, ks: Sequence[int]) -> None:
-    """An axis of lookaheads: whole numbers, every one that was measured if there is room."""
+    """Label an axis of lookaheads with whole numbers: every measured one if there is room."""
     axes.set_xlabel(K_LABEL)
     axes.set_xticks(list(ks) if len(ks) <= 12 else list(ks)[:: len(ks) // 8])
     axes.set_xlim(min(ks) - 0.45, max(ks) + 0.45)
@@ -228,7 +228,7 @@ def look(index: int) -> dict[str, Any]:
 
 
 def legend(figure: Figure, handles: Sequence[Any]) -> None:
-    """Above the panels, in as few lines as the figure's width allows; nothing without entries."""
+    """Put the legend above the panels, in as few lines as the width allows; nothing without entries."""
     for columns in range(min(6, len(handles)), 0, -1):
         drawn = figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
         if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
@@ -288,7 +288,7 @@ def _wrap_titles(figure: Figure) -> None:
 
 
 def _wrap_labels(figure: Figure) -> None:
-    """Break the labels of axes that, where they are drawn, are longer than their axis."""
+    """Break axis labels that, as drawn, are longer than their axis."""
     for axes in figure.axes:
         box = axes.get_window_extent()
         for label, room in ((axes.xaxis.label, box.width), (axes.yaxis.label, box.height)):
@@ -306,7 +306,8 @@ def save(plate: Plate, directory: Path, folder: str = ".") -> None:
 
 
 def inline(plate: Plate, prefix: str = "", *, narrow: bool = False) -> str:
-    """The figure as an SVG element whose colours are variables of the page (``--ink``, ``--series-0``...).
+    """Return the figure as an SVG element whose colours are variables of the page (``--ink``,
+    ``--series-0``...).
 
     Its text stays text, so that it can be read aloud and searched. ``prefix`` keeps the ids of several
     runs on one page apart. Empty where panels one below another were asked for and not drawn.

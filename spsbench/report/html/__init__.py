@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def render(lines: Sequence[str], prefix: str = "") -> tuple[str, str, Markup]:
-    """(anchor, title, HTML) of Markdown; HTML within the Markdown is shown as text, never taken as such.
+    """Return (anchor, title, HTML) of Markdown; HTML within it is shown as text.
 
     The anchor begins with ``prefix``; it and the title are empty without a heading of the second level.
     """
@@ -102,7 +102,7 @@ def _comparison(runs: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
-    """What the template needs of one run: its sections in the order of report.md, results apart."""
+    """Return what the template needs of one run: its sections in report.md's order, results apart."""
     from markupsafe import Markup
 
     summary = measured.summary
@@ -135,18 +135,18 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
 
 
 def _title(summary: Summary) -> str:
-    """The task and the models; a badge beside it says what is synthetic."""
+    """Return the task and the models; a badge beside it marks what is synthetic."""
     task = wording.title(summary).replace(" (synthetic)", "")
     return ", ".join(filter(None, (task, wording.models(summary))))
 
 
 def _cards(measured: Measured) -> list[dict[str, str]]:
-    """The arm of each verdict in large figures; none where others hid the answer."""
+    """Return the arm of each verdict in large figures; none where others hid the answer."""
     rows, cards = {row["arm"]: row for row in measured.summary["rows"]}, []
-    for found in measured.summary.get("verdict") or []:
-        if "leaning" in found:
+    for verdict in measured.summary.get("verdict") or []:
+        if "leaning" in verdict:
             continue
-        row, speedup, whole = rows[found["arm"]], found["speedup"], found["end_to_end"]
+        row, speedup, whole = rows[verdict["arm"]], verdict["speedup"], verdict["end_to_end"]
         baseline = rows.get(row["baseline"] or "")
         before = wording.milliseconds(baseline["ms_per_token"] if baseline else None)
         low, high = speedup["low"], speedup["high"]
