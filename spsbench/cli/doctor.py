@@ -152,6 +152,7 @@ def examine() -> list[Check]:
 
 
 def _machine() -> Iterator[Check]:
+    """Check what the machine has: versions, CPU, load, memory, GPUs, energy meters, engines, libraries."""
     from spsbench.base import environment
 
     facts = environment.describe_environment()
@@ -217,6 +218,7 @@ def _energy() -> str:
 
 
 def _pairs() -> Iterator[Check]:
+    """Check of every shipped pair whether its models are on this machine."""
     for name in list_pairs():
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
@@ -307,6 +309,7 @@ def _package_data(spec: TaskSpec) -> str:
 
 
 def _hub_data(spec: TaskSpec) -> Check:
+    """Check whether a task's data is in the hub's cache."""
     from huggingface_hub import snapshot_download
 
     for source in spec.data.hub:

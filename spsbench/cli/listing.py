@@ -82,6 +82,7 @@ _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
 
 def _tasks() -> list[Row]:
+    """Return a row for each shipped task, for the field of tasks, and for installed ones."""
     from spsbench.tasks.catalogue import TASKS, list_tasks
     from spsbench.tasks.spec import FIELD, FIELD_TASKS
 
@@ -181,6 +182,7 @@ def _policies() -> list[Row]:
 
 
 def _engines() -> list[Row]:
+    """Return a row for each built-in engine, and for the external ones."""
     from spsbench.engines.arms import ENGINES, FIXED_DRAFTING
 
     needs = {"graphed": "CUDA, else it is eager"}
@@ -204,6 +206,7 @@ def _engines() -> list[Row]:
 
 
 def _external_engines() -> list[Row]:
+    """Return a row for each external engine with a name."""
     from spsbench.models.fetch.cache import megabytes
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
@@ -232,6 +235,7 @@ def _external_engines() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
+    """Return a row for each metric."""
     from spsbench.tasks.metrics.registry import METRICS, PREFIX
     from spsbench.tasks.spec import PROGRAMS
 
@@ -306,6 +310,7 @@ def _print_limits(external: Sequence[Row]) -> None:
 
 
 def _print_table(name: str, rows: Sequence[Row]) -> None:
+    """Print the rows of one list as a table."""
     from spsbench.report.tables import Table, left
 
     common = {

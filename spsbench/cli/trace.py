@@ -97,7 +97,10 @@ def trace(options: TraceOptions) -> None:
         written = [
             Token(
                 shown_text(each.token_id, token_texts([each.token_id], pair.tokenizer)),
-                *(each.fate, each.target_prob, each.draft_prob, each.u),
+                each.fate,
+                each.target_prob,
+                each.draft_prob,
+                each.u,
             )
             for each in traced
         ]
@@ -150,6 +153,7 @@ def _prompt(typed: str) -> str:
 
 
 def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, text: str) -> Request:
+    """Return the request for the one traced output."""
     from spsbench.decode.processors import bound
 
     tokenizer = models.tokenizer

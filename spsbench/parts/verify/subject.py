@@ -78,6 +78,7 @@ class SamplerUnderTest:
     def build_drafter(
         self, sampling: SamplingParams, draft: LanguageModel | None = None, hidden: HiddenStates | None = None
     ) -> Drafter:
+        """Build the subject's drafter, by default over the pair's draft."""
         keeps = self.target.keeps_features
         context = Context(
             target=self.target,
@@ -110,8 +111,9 @@ class SamplerUnderTest:
             accept = None if rule is None else rule.accept
             if self.shape is not None:
                 assert accept is not None
-                arguments = (drafter, prompt, self.shape.nodes, self.sampling, uniforms)
-                loops = start_tree(TableTree(target), *arguments, accept)
+                nodes = self.shape.nodes
+                tree_target = TableTree(target)
+                loops = start_tree(tree_target, drafter, prompt, nodes, self.sampling, uniforms, accept)
             else:
                 loops = start(target, drafter, prompt, self.k, self.sampling, uniforms, accept)
 

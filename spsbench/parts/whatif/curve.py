@@ -111,9 +111,17 @@ def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: boo
     if len(prompts) < _FEWEST:
         intervals = [Interval(interval.estimate, None, None) for interval in intervals]
     points = tuple(Point(k, length, *part) for k, length, part in zip(ks, intervals, parts, strict=True))
-    description = (name, "", len(prompts), len(texts), int(tokens.sum()), points)
-    needed = _prompts_needed(points, len(prompts))
-    return AcceptanceCurve(*description, _correlation(texts), needed, float(tokens.max() / tokens.sum()))
+    return AcceptanceCurve(
+        name,
+        "",
+        len(prompts),
+        len(texts),
+        int(tokens.sum()),
+        points,
+        _correlation(texts),
+        _prompts_needed(points, len(prompts)),
+        float(tokens.max() / tokens.sum()),
+    )
 
 
 def by_category(
@@ -148,9 +156,16 @@ def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
     if len(requests) < _FEWEST:
         length = Interval(length.estimate, None, None)
     point = Point(k, length, *_shape(kept.sum(0) / kept.sum(), counts, lengths))
-    description = (name, "", len(requests), len(requests), int(tokens.sum()), (point,), dict[int, float]())
     return AcceptanceCurve(
-        *description, _prompts_needed([point], len(requests)), float(tokens.max() / tokens.sum())
+        name,
+        "",
+        len(requests),
+        len(requests),
+        int(tokens.sum()),
+        (point,),
+        {},
+        _prompts_needed([point], len(requests)),
+        float(tokens.max() / tokens.sum()),
     )
 
 

@@ -235,8 +235,7 @@ def _named(wanted: BenchOptions, settings: BenchConfig, device: torch.device) ->
     sizes = [weight_bytes(model, dtype, f"--{role}") or 0 for role, model in models.items()]
 
     def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
-        place = source.vocab_size, f"--{role}", backend, threads, beside
-        return load(models[role], dtype, device, *place)
+        return load(models[role], dtype, device, source.vocab_size, f"--{role}", backend, threads, beside)
 
     names = {role: model.name for role, model in models.items()}
     configs = [model.config for model in models.values()]

@@ -104,29 +104,34 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
         Definition("tokens per loop", "1 + accepted/loops", "vLLM, InferenceX", tokens_per_loop),
         Definition(
             "accepted drafts/loop",
-            *("accepted/loops", "TensorRT-LLM, forced"),
+            "accepted/loops",
+            "TensorRT-LLM, forced",
             _ratio([(each.accepted, loops) for each, loops in looped]),
         ),
         Definition(
             "share of drafts",
-            *("accepted/drafted", "vLLM in %, llama.cpp"),
+            "accepted/drafted",
+            "vLLM in %, llama.cpp",
             _ratio([(each.accepted, each.drafted) for each in counts]),
         ),
         Definition(
             "output tokens/loop",
-            *("output tokens/loops", "SGLang accept length"),
+            "output tokens/loops",
+            "SGLang accept length",
             _ratio([(each.tokens, loops) for each, loops in looped if each.tokens is not None]),
         ),
         Definition(
             "mean of requests",
-            *("mean of tokens/loop", "aiperf's avg"),
+            "mean of tokens/loop",
+            "aiperf's avg",
             interval_of_mean([1 + each.accepted / loops for each, loops in looped])
             if len(looped) > 1
             else None,
         ),
         Definition(
             "first draft kept",
-            *("kept 1 or more/loops", "vLLM position 0"),
+            "kept 1 or more/loops",
+            "vLLM position 0",
             Interval(first[0], None, None) if first else None,
         ),
     ]
@@ -186,6 +191,7 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
 
 
 def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]]) -> RenderableType:
+    """Return everything that a file says, for the screen."""
     from rich.console import Group
 
     model = next(filter(None, content.models), None)
@@ -212,14 +218,11 @@ def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]
             ]
     if len(definitions) > 1:
         names = list(dict.fromkeys(each.name for rows in definitions.values() for each in rows))[:3]
-        by = {group: {row.name: row.value for row in rows} for group, rows in definitions.items() if group}
-        cells = [
-            [
-                group,
-                *("" if (value := values_by_name.get(name)) is None else interval(value) for name in names),
-            ]
-            for group, values_by_name in by.items()
-        ]
+        cells = []
+        for category, rows_of_category in definitions.items():
+            if category:
+                shown = {row.name: interval(row.value) for row in rows_of_category if row.value is not None}
+                cells.append([category, *(shown.get(name, "") for name in names)])
         parts += ["", Table([left("category"), *map(right, names)], cells).as_rich()]
     for name, curve in content.published.items():
         parts += ["", name, "", _published(curve).as_rich()]
@@ -278,6 +281,7 @@ def _published(curve: Mapping[int, float]) -> Table:
 
 
 def _sentences(content: FileContent) -> Iterator[str]:
+    """Yield remarks on a file: odd or skipped requests, and marks of rounding."""
     marks = [shape(curve) for curve in content.published.values()]
     falling, growing = (sum(what in mark.values() for mark in marks) for what in ("falls", "step grows"))
     if falling:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def measure_load(options: RunOptions) -> None:
+    """Measure servers under load, and write ``load.json`` and ``load.md``."""
     from spsbench.parts.whatif.load.measure import server_names
 
     in_flight = concurrencies(options.concurrency or "")
@@ -105,6 +106,7 @@ def _config(options: RunOptions) -> RunConfig:
 
 
 def _asks(ready: Plan) -> list[Ask]:
+    """Return the requests for the prompts of a plan."""
     from spsbench.base import Ask
     from spsbench.parts.external.engine import ids_that_end, sampling_of, stop_characters
 

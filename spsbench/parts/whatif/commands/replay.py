@@ -185,7 +185,11 @@ def replay_texts(wanted: ReplayOptions) -> None:
     readers = {} if policies is None else policies.readers(written.settings.seed)
     under = () if policies is None else policies.timed
     found = study(
-        *(written, sought, ks, times, lambda text: say(text, quiet=quiet)),
+        written,
+        sought,
+        ks,
+        times,
+        lambda text: say(text, quiet=quiet),
         readers=readers,
         under=under,
         rules=rules,

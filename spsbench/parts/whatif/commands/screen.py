@@ -44,23 +44,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
         "sampling": written.sampling_name,
         "texts": len(written.texts),
         "tokens": written.tokens,
-        "cells": [
-            {
-                "drafter": str(forecast.cell.drafter),
-                "draft": forecast.cell.draft or None,
-                "rule": forecast.cell.rule,
-                "k": forecast.cell.k,
-                "nodes": forecast.cell.k if forecast.tree is None else forecast.tree.shape.nodes,
-                "tokens_per_loop": asdict(forecast.cell.tokens_per_loop),
-                "r_prime": forecast.cell.r_prime,
-                "emitted": forecast.cell.emitted.tolist(),
-                "loops": dict(zip(("p50", "p90", "p99"), forecast.cell.loops, strict=True)),
-                "break_even": None if (even := study.even(forecast)) is None else asdict(even),
-                "predicted": None if (predicted := study.predicted(forecast)) is None else asdict(predicted),
-                "measured_tokens_per_loop": forecast.measured,
-            }
-            for forecast in study.forecasts
-        ],
+        "cells": [_cell_facts(forecast, study) for forecast in study.forecasts],
     }
     if curves:
         facts["policies"] = [
@@ -76,6 +60,27 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
             for curve in curves
         ]
     return facts
+
+
+def _cell_facts(forecast: CellForecast, study: Study) -> dict[str, Any]:
+    """Return one cell of a replay for JSON."""
+    cell = forecast.cell
+    break_even = study.even(forecast)
+    predicted = study.predicted(forecast)
+    return {
+        "drafter": str(cell.drafter),
+        "draft": cell.draft or None,
+        "rule": cell.rule,
+        "k": cell.k,
+        "nodes": cell.k if forecast.tree is None else forecast.tree.shape.nodes,
+        "tokens_per_loop": asdict(cell.tokens_per_loop),
+        "r_prime": cell.r_prime,
+        "emitted": cell.emitted.tolist(),
+        "loops": dict(zip(("p50", "p90", "p99"), cell.loops, strict=True)),
+        "break_even": None if break_even is None else asdict(break_even),
+        "predicted": None if predicted is None else asdict(predicted),
+        "measured_tokens_per_loop": forecast.measured,
+    }
 
 
 def _policy_facts(cell: PolicyCell) -> dict[str, Any]:
@@ -283,6 +288,7 @@ def _slower_by(slower: Interval) -> str:
 
 
 def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[str]:
+    """Yield what an advice concludes, in sentences."""
     if use.candidate.forecast is None:
         predicted = "" if checks else "predicted to be "
         yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
@@ -406,6 +412,7 @@ def _grid(facts: Facts) -> Table:
 
 
 def _forced(facts: Facts) -> list[RenderableType]:
+    """Return the table of loops with synthetic acceptance; empty without any."""
     shares = " ".join(f"{p:.2f}" for p in facts["acceptance_by_position"])
     title = f"Measured with SYNTHETIC acceptance ({shares}), {facts['rounds']} rounds"
     columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]

@@ -304,6 +304,7 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
 
 
 def _rule(wanted: SimulateOptions) -> Spec:
+    """Return the rule that was typed; refuse one that cannot be simulated."""
     from spsbench.base import Spec
     from spsbench.drafters import rule_kind
 

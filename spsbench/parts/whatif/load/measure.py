@@ -147,8 +147,8 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
     times, counts = _counted(heard, total, done)
     if any(later < earlier for earlier, later in pairwise(counts)):
         return TimedAnswer(sent, done, error="its count of tokens goes backwards")
-    counted = latest["drafted"], latest["accepted"]
-    return TimedAnswer(sent, done, times, counts, *counted, retokenised=retokenised)
+    drafted, accepted = latest["drafted"], latest["accepted"]
+    return TimedAnswer(sent, done, times, counts, drafted, accepted, retokenised=retokenised)
 
 
 def _counted(

@@ -108,8 +108,10 @@ class _Ngrams:
                     for text in texts
                     if prompts[text.name] % self._folds != fold
                 ]
-                place = sampling, pair.device, pair.target.vocab_size
-                context = Context(pair.target, None, *place, corpus=partial(list, corpus))
+                size = pair.target.vocab_size
+                context = Context(
+                    pair.target, None, sampling, pair.device, size, corpus=partial(list, corpus)
+                )
                 self._drafters[order, fold] = build_drafter(Spec(order, (("adapt", False),)), context)
 
     def rows(self, order: str, text: TargetText, prompt: int, like: Tensor) -> Tensor:
@@ -184,9 +186,9 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
 
 
 def _run_s(made: Generation, *, at_once: bool) -> float:
-    """Return seconds of a run of the draft where it drafted, else of the model that wrote the text.
+    """Return the seconds of the draft's forwards where it drafted, else those of the text's model.
 
-    They are of its forwards, with their draws if ``at_once``.
+    With ``at_once`` they include the draws.
     """
     loops = made.loops or []
     drafted = sum(loop.drafted for loop in loops)

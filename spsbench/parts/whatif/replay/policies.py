@@ -265,8 +265,8 @@ class _Judge:
         fixed, ars = (each.part(self.judging).per_token() for each in (self.fixed[fixed_k], self.ars))
         saves = bool(ars[0] > oracle[0])
         shares = [interval_of((ars - each) / (ars - oracle)) if saves else None for each in (fixed, adaptive)]
-        sizes = len(self.choosing), len(self.judging)
-        return Choice(policy, fixed_k, *sizes, interval_of(fixed / adaptive), *shares)
+        chosen, judged = len(self.choosing), len(self.judging)
+        return Choice(policy, fixed_k, chosen, judged, interval_of(fixed / adaptive), *shares)
 
 
 def _works(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:

@@ -254,6 +254,7 @@ def _study(
     taken: _Times,
     policy_times: Mapping[DrafterPolicy, LoopTimes],
 ) -> Study:
+    """Return every forecast, from laws and times of the same texts."""
     ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
     forecasts: list[CellForecast] = []
     ran: dict[AsRun, Ran] = {}
@@ -296,8 +297,7 @@ def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Time
         None: next(iter(factories.values())).build(Arm("ars", 0, EAGER, name, sampling))
     }
     for key in keys:
-        drafting = key.sought.drafter, Spec(key.rule), key.policy
-        arm = Arm("sps", key.k, EAGER, name, sampling, *drafting)
+        arm = Arm("sps", key.k, EAGER, name, sampling, key.sought.drafter, Spec(key.rule), key.policy)
         engines[key] = factories[id(key.sought.pair)].build(arm)
     most = {key: 1 if key is None else key.k + 1 for key in engines}
 

@@ -146,6 +146,7 @@ def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWE
 
 
 def _arm(directory: Path, arms: Sequence[dict[str, Any]], sampling: str | None) -> dict[str, Any]:
+    """Return the ArS arm whose texts are replayed."""
     ars = [arm for arm in arms if arm["method"] == "ars" and not is_beam(arm)]
     if not ars:
         raise UsageError(

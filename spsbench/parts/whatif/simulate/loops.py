@@ -217,11 +217,14 @@ def simulate(
             begin = int(generator.choice(len(starts), p=starts))
             uniforms = UniformStream(int(generator.integers(2**63)), CPU)
             prompt = tables.contexts.tokens_of(begin)
-            arguments = (drafter, prompt, sampler.nodes(k), sampler.sampling, uniforms)
+            nodes = sampler.nodes(k)
             if sampler.tree is None:
-                loops = start(target, *arguments, accept)
+                loops = start(target, drafter, prompt, nodes, sampler.sampling, uniforms, accept)
             else:
-                loops = start_tree(ChainTree(target), *arguments, sampler.accept)
+                tree_target = ChainTree(target)
+                loops = start_tree(
+                    tree_target, drafter, prompt, nodes, sampler.sampling, uniforms, sampler.accept
+                )
             context, tokens = begin, list[int]()
             for loop in loops(Stopwatch(FakeClock())):
                 kept, reason = stop.cut(tokens, loop.tokens)

@@ -150,6 +150,7 @@ def prepare(question: Question) -> list[tuple[float, Tables]]:
 
 
 def _require_room(question: Question, classes: int) -> None:
+    """Refuse tables that do not fit into memory."""
     vocabulary, order = question.language.vocabulary, question.source.order
     least, largest = (2, 16) if order == 2 else (1, 512)
     most = min(largest, vocabulary)
@@ -170,6 +171,7 @@ def _require_room(question: Question, classes: int) -> None:
 
 
 def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
+    """Return (the distance, the tables) of one world."""
     language = replace(question.language, classes=classes)
     source = question.source
     distance = question.distance
@@ -225,6 +227,7 @@ def study(
 
 
 def _world(question: Question, distance: float, tables: Tables, tick: Callable[[], None]) -> World:
+    """Simulate one world: every K, and the law of its tokens."""
     sampler = question.sampler
     warped = tables.warped(question.sampler.sampling)
     chain = Chain(warped)
@@ -257,6 +260,7 @@ def _world(question: Question, distance: float, tables: Tables, tick: Callable[[
 def _point(
     question: Question, chain: Chain, accepts: float | None, simulated: Simulated, enumerated: Exact | None
 ) -> Point:
+    """Return what one K gave, beside what theory says."""
     sampler, k = question.sampler, simulated.k
     right = sampler.fault is None and sampler.rule.name == MODIFIED_REJECTION
     formula = None if accepts is None else expected_tokens(accepts, k)

@@ -45,6 +45,7 @@ def facts(question: Question, worlds: Sequence[World]) -> dict[str, Any]:
 
 
 def _world(question: Question, world: World) -> dict[str, Any]:
+    """Return one world as JSON."""
     return {
         "classes": world.classes,
         "contexts": world.contexts,
@@ -260,6 +261,7 @@ def plates(question: Question, worlds: Sequence[World]) -> list[Plate]:
 
 
 def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
+    """Draw tokens per loop and time against K, as Figure 1 of Chen et al. 2023."""
     figure, (time, share, loop) = style.stamped_sheet(title(question), True, (1, 1, 1), 3.1)
     ks = [0, *question.ks]
     time.set_title(f"Time for {SEQUENCE} tokens")
