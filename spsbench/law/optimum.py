@@ -55,10 +55,10 @@ def most_tokens(drafts: Mapping[Tree, float], target: Texts, vocab_size: int) ->
     system: Any = coo_matrix(
         (np.array(shares), (np.array(rows), np.array(columns))), shape=(len(wanted), len(gains))
     )
-    found: Any = linprog(gains, A_eq=system.tocsr(), b_eq=wanted, method="highs")
-    if found.status != 0:
-        raise ArithmeticError(f"the linear program has no solution: {found.message}")
-    return -float(found.fun)
+    solution: Any = linprog(gains, A_eq=system.tocsr(), b_eq=wanted, method="highs")
+    if solution.status != 0:
+        raise ArithmeticError(f"the linear program has no solution: {solution.message}")
+    return -float(solution.fun)
 
 
 def _prefixes(target: Texts) -> dict[tuple[int, ...], float]:

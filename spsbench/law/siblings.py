@@ -64,14 +64,14 @@ def _one_path(
     p: Weights, q: Weights, own: tuple[float, float], most: int, random: np.random.Generator, replaced: bool
 ) -> Floats:
     """``drawn_siblings`` with one draw of the rejected ones; p, q: [m] over the tokens of both."""
-    (own_p, own_q), found, falls = own, np.ones(most), 1.0
+    (own_p, own_q), chances, falls = own, np.ones(most), 1.0
     ratio = min(1.0, own_p / own_q)
-    found[0] = ratio
+    chances[0] = ratio
     for number in range(1, most):
         falls *= 1.0 - ratio
         over, under = np.maximum(p - q, 0.0), np.maximum(q - p, 0.0)
         if not own_p:
-            found[number:] = 1.0 - falls
+            chances[number:] = 1.0 - falls
             break
         if falls <= 0 or own_q <= own_p or not over.any():
             break
@@ -79,15 +79,15 @@ def _one_path(
         share = over / over.sum()
         if replaced:
             ratio = min(1.0, own_p / own_q)
-            found[number] = 1.0 - falls * (1.0 - ratio)
+            chances[number] = 1.0 - falls * (1.0 - ratio)
             continue
         rest = np.maximum(p.sum() - p, own_p)
         ratios = np.minimum(1.0, own_p / rest / own_q)
-        found[number] = 1.0 - falls * float(share @ (1.0 - ratios))
+        chances[number] = 1.0 - falls * float(share @ (1.0 - ratios))
         rejected = int(random.choice(len(share), p=share))
         p, own_p, ratio = p / rest[rejected], own_p / float(rest[rejected]), float(ratios[rejected])
         p[rejected] = 0.0
-    return found
+    return chances
 
 
 def _together(p: HostRow, q: HostRow) -> tuple[Weights, Weights]:
@@ -110,5 +110,5 @@ def by_depth(chances: Floats, branching: Sequence[int]) -> Floats:
     n = len(chances)
     padded = np.concatenate([chances, np.zeros((len(branching), chances.shape[1]))])
     ahead = np.arange(len(branching))
-    found: Floats = padded[np.arange(n)[:, None] + ahead, np.array(branching) - 1]
-    return found
+    by_depth_of_text: Floats = padded[np.arange(n)[:, None] + ahead, np.array(branching) - 1]
+    return by_depth_of_text

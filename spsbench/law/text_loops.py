@@ -69,11 +69,11 @@ class TextLoops:
     def emitted(self) -> Floats:
         """[K+1] expected loops that emit 1 to K+1 tokens of the text; its end cuts the last one."""
         _, n, most = self.ends.shape
-        found = np.zeros(most)
+        loops_by_length = np.zeros(most)
         for accepted in range(most):
             kept = np.minimum(accepted + 1, n - np.arange(n))
-            np.add.at(found, kept - 1, (self.starts * self.ends[..., accepted]).sum(0))
-        return found
+            np.add.at(loops_by_length, kept - 1, (self.starts * self.ends[..., accepted]).sum(0))
+        return loops_by_length
 
     @cached_property
     def counts(self) -> Floats:
@@ -83,12 +83,12 @@ class TextLoops:
 
     def begun(self, count: int) -> Floats:
         """[count] the chance that the text has a first loop, a second one, ..."""
-        found = np.zeros(count)
+        chances = np.zeros(count)
         for number, at in enumerate(islice(self._places(), count)):
-            found[number] = at.sum()
-            if not found[number]:  # nor do any later
+            chances[number] = at.sum()
+            if not chances[number]:  # nor do any later
                 break
-        return found
+        return chances
 
     def placed(self, count: int) -> Floats:
         """[count, S, n] where the first loops of the text begin, loop by loop."""
@@ -280,7 +280,7 @@ class StoppedLoops:
 
     def sampled(self, rollouts: Rollouts) -> Floats:
         """[1, n, K+1] an unbiased estimate in place of the bounds: ``low`` and what rollouts draft beyond."""
-        found = self.low.copy()
+        drafted_shares = self.low.copy()
         n, width = self.law.ends.shape[1:]
         k = width - 1
         accepted = np.arange(k)
@@ -292,9 +292,9 @@ class StoppedLoops:
             base = np.minimum(accepted + 2, k)
             own = inside & (drafted > base)
             chance = weight * self.law.ends[0, begun[own], accepted[own]]
-            np.add.at(found[0], (begun[own], drafted[own]), chance)
-            np.add.at(found[0], (begun[own], base[own]), -chance)
-        return found
+            np.add.at(drafted_shares[0], (begun[own], drafted[own]), chance)
+            np.add.at(drafted_shares[0], (begun[own], base[own]), -chance)
+        return drafted_shares
 
 
 def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -> StoppedLoops:
@@ -318,8 +318,8 @@ def drafted_ahead(stops: Booleans, k: int) -> Integers:
     n = len(stops)
     places = np.arange(n)
     first = np.minimum.accumulate(np.where(stops, places, n + k)[::-1])[::-1]
-    found: Integers = np.minimum(first - places + 1, k)
-    return found
+    lengths: Integers = np.minimum(first - places + 1, k)
+    return lengths
 
 
 def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floats, Floats]:
