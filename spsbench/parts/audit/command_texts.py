@@ -68,6 +68,7 @@ def _reader_of(
 
 
 def audit_file(path: Path, wanted: AuditOptions) -> None:
+    """Audit the texts of a file, and print the verdict."""
     quiet = wanted.quiet
     seed = values.seed(wanted.seed)
     settings = _settings_of_file(path, "SAMPLES", wanted)
@@ -220,6 +221,7 @@ def _delivery_failure(url: str, finding: Mapping[str, Any], limit_s: float) -> s
 
 
 def _followed(state: State) -> list[tuple[str, str]]:
+    """Return what is known while a log is followed, as lines for the screen."""
     rate = state.texts_a_day
     lead = state.detector.leading
     unread = state.garbage
@@ -240,6 +242,7 @@ def _followed(state: State) -> list[tuple[str, str]]:
 
 
 def _show(audit: Audit, free: FreeEvidence, names: list[str], wanted: Common) -> None:
+    """Print the verdict on a file's texts, or all facts as JSON."""
     from spsbench.report import Table, bound, left
     from spsbench.stats import ALARM, NO_EVIDENCE, bounds, leakage_bound
 
@@ -272,6 +275,7 @@ def _show(audit: Audit, free: FreeEvidence, names: list[str], wanted: Common) ->
 
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts on a file's texts as (name, value) lines."""
     from spsbench.parts.verify.outputs import at_most
     from spsbench.report import worded
     from spsbench.stats import leakage_bound

@@ -236,6 +236,7 @@ def _ill_formed(header: Header, texts: Texts) -> str | None:
 
 
 def _wrong_in_header(header: Header) -> Iterator[str]:
+    """Yield the fields of a header that no audit would have written."""
     if not header.rows:
         yield "rows is empty"
     if not header.prompts or not all(prompt and _are_token_ids(prompt) for prompt in header.prompts):
@@ -261,6 +262,7 @@ def _wrong_in_header(header: Header) -> Iterator[str]:
 
 
 def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
+    """Yield the fields of texts that no audit would have written."""
     seen = set[tuple[int, int]]()
     for number, row in enumerate(texts, start=2):
         setting, request = row.get("setting"), row.get("request")

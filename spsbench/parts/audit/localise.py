@@ -162,6 +162,7 @@ def _cut_first(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def _cuts(sampling: SamplingParams) -> Iterator[Law]:
+    """Yield laws with other cuts: cuts where none was asked for, none where some were, and wider nuclei."""
     if sampling.top_p == 1 and not sampling.top_k:
         for k in (40, 50):
             yield _law_of(f"top-k {k}", replace(sampling, top_k=k))

@@ -169,6 +169,7 @@ def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]
 
 
 def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
+    """Audit releases of an engine, and report the first whose law, acceptance or speed differs."""
     from spsbench.base import unknown
     from spsbench.cli import continued_by, typed
     from spsbench.models import megabytes, require_disk
@@ -276,6 +277,7 @@ class _Course:
         return find_peer(str(replace(self._spec, name=entry.called)))
 
     def _audited(self, version: str) -> Release:
+        """Audit an installed release, and compare its speed with the newest one's."""
         from spsbench.parts.audit.command import audited, conclude
 
         kind = self._kind(version)

@@ -169,6 +169,7 @@ def reproduce(
 
 
 def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
+    """Return the script's title and what it shows."""
     described, spot = row.described, shown.spot
     behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
     total = sum(shown.counts.values())

@@ -62,6 +62,7 @@ class Scored:
 
 
 def scored(reading: Reading) -> Scored:
+    """Sum what rounding is judged by over a text."""
     q = own_entries(reading.q, reading.tokens)
     rows = reading.q.clamp(min=1e-30)
     sharp = q.clamp(min=_FLOOR).log() - (reading.q * rows.log()).sum(-1)
@@ -69,8 +70,14 @@ def scored(reading: Reading) -> Scored:
     mixed = ((1 - _SHARE) * q + _SHARE * p).clamp(min=_FLOOR) / q.clamp(min=_FLOOR)
     best, second = reading.logits.float().topk(2).values.T
     strays = best - own_entries(reading.logits.float(), reading.tokens)
-    figures = float(mixed.log().sum()), float(sharp.sum()), int((q <= 0).sum()), len(q)
-    return Scored(*figures, strays.tolist(), (best - second).tolist())
+    return Scored(
+        float(mixed.log().sum()),
+        float(sharp.sum()),
+        int((q <= 0).sum()),
+        len(q),
+        strays.tolist(),
+        (best - second).tolist(),
+    )
 
 
 def pairs(plain: Sequence[Foreign], drafted: Sequence[Foreign]) -> Iterator[tuple[int, int]]:

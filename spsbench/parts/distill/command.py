@@ -150,6 +150,7 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
 
 
 def _recipe(wanted: DistillOptions) -> Recipe:
+    """Return the recipe that was typed, with the defaults of its kind."""
     from spsbench.parts.distill.recipe import OPTIONS, Recipe, require_kind
 
     least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
@@ -210,6 +211,7 @@ def _measuring_command(target: str, made: Made) -> str:
 
 
 def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
+    """Print what was made and what it is worth, or all of it as JSON."""
     from spsbench.report import Table, left, right
 
     titles = ("alpha", "best K", "tokens/loop", "forecast")

@@ -224,6 +224,7 @@ def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -
 def _train(
     teacher: Teacher, student: Any, lessons: Lessons, recipe: Recipe, out: Path, began: float, watch: Watch
 ) -> tuple[Progress, list[HeldOut]]:
+    """Train the student on the lessons, from where an earlier call ended; return progress and evaluations."""
     device = teacher.model.device
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
 
@@ -262,6 +263,7 @@ def _record(
     parameters: int,
     device: torch.device,
 ) -> dict[str, Any]:
+    """Return the record of a draft: recipe, target, training and held-out acceptance."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     kinds = {kind: sum(len(s.tokens) - s.start for s in group) for kind, group in lessons.learnt.items()}
     return {

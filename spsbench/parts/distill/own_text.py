@@ -199,6 +199,7 @@ class OwnText:
         return shard_of(kind, [texts[tuple(s.tokens[: s.start].tolist())] for s in sampled], sampled)
 
     def _read(self, turn: int) -> Shard:
+        """Return a shard of functions as the target would have written them, read and not sampled."""
         chosen = self._functions(turn, _READ, functions())
         prompts = [begun(self.tokenizer, function.head) for function in chosen]
         sequences = []

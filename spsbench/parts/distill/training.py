@@ -218,6 +218,7 @@ class Training:
             epoch += 1
 
     def _update(self, batch: Batch) -> float:
+        """Make one update on a batch; return the loss."""
         share = rate(self.progress.updates / self.progress.planned)
         falling = self.progress.updates >= FLAT_UNTIL * self.progress.planned
         losses: list[Tensor] = []

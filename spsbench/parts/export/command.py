@@ -76,6 +76,7 @@ def _lm_eval(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _every_eval_ever(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
+    """Write the run in the format of every-eval-ever; return files and remarks."""
     from spsbench.parts.export import every_eval_ever as schema
 
     now_s = int(time.time())

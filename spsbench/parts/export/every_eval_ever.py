@@ -67,6 +67,7 @@ def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
 
 
 def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: float) -> dict[str, Any]:
+    """Return the record of one metric."""
     least, most = next((ends for start, ends in BOUNDS.items() if metric.startswith(start)), (None, None))
     recorded = (run.run.get("metrics") or {}).get(metric) or {}
     interval = (arm.row.get("metric_intervals") or {}).get(metric)
@@ -133,6 +134,7 @@ def _model(run: ExportedRun) -> dict[str, Any]:
 
 
 def _source(run: ExportedRun, task: str) -> dict[str, Any]:
+    """Return where a task's data come from, as the schema has it."""
     data = run.run.get("data") or {}
     source = str(data.get("source") or "")
     kept = ("revision", "split", "ids_sha256")

@@ -200,6 +200,7 @@ def head_width(config: Mapping[str, Any]) -> int:
 
 
 def _add_architecture(writer: Any, config: Mapping[str, Any]) -> None:
+    """Write the fields of a model's architecture into a GGUF file."""
     width = head_width(config)
     writer.add_name("model")
     writer.add_context_length(config["max_position_embeddings"])
@@ -243,6 +244,7 @@ def _add_vocabulary(writer: Any, folder: Path, config: Mapping[str, Any]) -> Non
 def _tensors(
     state: Mapping[str, Tensor], config: Mapping[str, Any], dtype: str
 ) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the tensors of a GGUF file by their names there."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])

@@ -148,6 +148,7 @@ def run(
     environment: Mapping[str, str],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
+    """Run a command with its output in a log; ``tick`` is called while it runs."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         before = output.tell()
@@ -302,6 +303,7 @@ def uninstall(entry: Entry) -> int:
 
 
 def _install(entry: Entry, execute: Run, passing: bool) -> None:
+    """Install an engine into an environment of its own, complete or not at all."""
     if entry.source is not None:
         named = os.environ.get("CXX")
         if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):

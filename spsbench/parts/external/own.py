@@ -229,6 +229,7 @@ def _description(python: Path, needed: Needed, device: str) -> Mapping[str, Any]
 
 
 def _require_importable(engine: Mapping[str, Any], needed: Needed, text: str, flag: str) -> None:
+    """Refuse an environment in which the engine cannot be imported or is too old."""
     error = engine.get("error")
     missing = engine.get("missing")
     package = needed.packages[0]

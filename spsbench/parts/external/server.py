@@ -142,6 +142,7 @@ class HttpClient:
         return protocol.PeerError(f"{url} cannot be asked ({type(error).__name__})")
 
     def _require_ok(self, response: requests.Response, path: str) -> None:
+        """Refuse a response with an error status."""
         status = response.status_code
         if _is_ok(response):
             return
@@ -256,6 +257,7 @@ class Server:
             yield from self._heard(ask)
 
     def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
+        """Yield what arrives of a stream, with tokens counted from the text where the server gives none."""
         dialect = self._spoken()
         written: int | None = 0
         pieces: list[str] = []

@@ -232,6 +232,7 @@ class Worker:
             self._end()
 
     def _start(self) -> None:
+        """Start the worker's process with its guard, and ask it to describe itself."""
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
         try:
@@ -275,6 +276,7 @@ class Worker:
     def _answer(
         self, method: str, params: protocol.Params, kind: type[protocol.Kind], limit_s: float
     ) -> protocol.Kind:
+        """Ask the worker one thing, and read the answer."""
         self._asked += 1
         try:
             assert self._lines is not None

@@ -97,6 +97,7 @@ class WorkerProcess:
                     stream.close()
 
     def _read(self, patience_s: float, message: str = "") -> str:
+        """Read one line of the worker's answer, with patience."""
         process = self._process
         assert process is not None
         assert process.stdin is not None

@@ -118,6 +118,7 @@ def _run(work: _Work, count: int, level: IsolationLevel) -> None:
 
 
 def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
+    """Judge jobs in one worker process until none is left."""
     job = work.take()
     if job is None:
         return
@@ -150,6 +151,7 @@ def _started(level: IsolationLevel, number: int | None) -> WorkerProcess:
 
 
 def _ask_twice(job: dict[str, Any], worker: WorkerProcess) -> dict[str, Any]:
+    """Ask a worker to judge a job, once more if its process died."""
     name = job["problem"]["task_id"]
     try:
         try:

@@ -63,6 +63,7 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Pr
 
 
 def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
+    """Yield the samples of evalplus' folder."""
     names: dict[str, str] = {}
     for task in problems:
         other = names.setdefault(name := task.replace("/", "_"), task)

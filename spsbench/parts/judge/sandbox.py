@@ -125,6 +125,7 @@ def _source(name: str) -> str:
 
 
 def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the zygote inside the sandbox of these layers."""
     prefix: list[str] = []
     if "bubblewrap" in layers:
         program = find_bubblewrap()
@@ -217,6 +218,7 @@ def _bubblewrap_arguments(shown: Exposure) -> Iterator[str]:
 
 
 def _mounts(shown: Exposure) -> Iterator[str]:
+    """Yield bubblewrap's arguments that mount what programs may read."""
     packages = (*shown.packages.values(), *shown.beside)
     above = {parent for path in (*shown.folders, *packages) for parent in Path(path).parents}
     made = [path for path in above if not any(path.is_relative_to(folder) for folder in shown.folders)]

@@ -119,6 +119,7 @@ class Session:
         raise self._misbehaved("not an answer")
 
     def _exchange(self, request: bytes) -> Any:
+        """Send a request to the program's process and return its answer."""
         question = _new_question()
         try:
             if wire.waiting(self._replies):
@@ -200,6 +201,7 @@ def judge_program(
 
 
 def _judged(session: Session, problem: dict[str, str], program: str, seeds: Seeds) -> str:
+    """Return the label of a program that runs in the session."""
     try:
         session.start(program, problem["entry_point"], seeds.program)
         _check(session, problem, seeds.tests)
@@ -217,6 +219,8 @@ def _judged(session: Session, problem: dict[str, str], program: str, seeds: Seed
 
 
 def _check(session: Session, problem: dict[str, str], seed: str) -> None:
+    """Run the problem's own check on the session's program."""
+
     def candidate(*arguments: Any, **keywords: Any) -> Any:
         try:
             return session.call(arguments, keywords)

@@ -128,6 +128,7 @@ def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
 
 
 def _curves(summary: Summary) -> list[dict[str, Any]]:
+    """Return the curves of Figure 1 of each sampling in a run."""
     timed, predicted = summary.get("tails"), summary.get("prediction")
     tails = {arm["arm"]: arm for arm in timed["arms"]} if timed else {}
     loops = {series["sampling"]: series["loop"] for series in predicted["samplings"]} if predicted else {}
@@ -483,6 +484,7 @@ def draw(page: Page) -> list[Plate]:
 
 
 def _figure2(page: Page) -> Drawing:
+    """Draw Figure 2: expected tokens per loop against alpha, for several K."""
     figure, (axes,) = _sheet(page, (1,), 3.9)
     top = _axis_top(_MOST_TOKENS, page, ("expected_tokens", "tokens_per_loop"))
     _lines(axes, theory.expected_tokens, top)
@@ -501,6 +503,7 @@ def _figure2(page: Page) -> Drawing:
 
 
 def _figure3(page: Page) -> Drawing:
+    """Draw Figure 3: the best K against alpha, for several c."""
     figure, (axes,) = _sheet(page, (1,), 3.9)
     for index, c in enumerate(_COSTS):
         best = [leviathan(float(alpha), c).best_k(range(1, _MOST_K + 1)) for alpha in _ALPHAS]
@@ -521,6 +524,7 @@ def _figure3(page: Page) -> Drawing:
 
 
 def _figure4(page: Page) -> Drawing:
+    """Draw Figure 4: speedup and operations per token against alpha, for several K."""
     figure, (speed, operations) = _sheet(page, (1, 1), 3.7)
     fastest = _axis_top(_MOST_TOKENS, page, ("predicted", "speedup"))
     most = _axis_top(_MOST_OPERATIONS, page, ("operations",))

@@ -117,6 +117,7 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
 
 
 def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
+    """Lock the zygote up layer by layer; return what the judge is told of it."""
     for name in _WARM.split():
         importlib.import_module(name)
     sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
