@@ -211,6 +211,7 @@ def deferred(place: str, *, spread: bool = False) -> Callable[..., Any]:
 
 
 def _from_file(path: Path, attribute: str, flag: str) -> Any:
+    """Load a kind from an attribute of a Python file that the user names."""
     if not path.is_file():
         raise UnavailableError(f"{path} does not exist.", flag=flag, remedy="Name a Python file.")
     spec = importlib.util.spec_from_file_location(f"spsbench_plugin_{path.stem}", path)

@@ -34,6 +34,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
+    """Read a YAML file as a mapping; refuse unreadable files and nested aliases."""
     of_run = path.with_name("run.json").exists()  # it may be a pipe, or belong to another user
     try:
         with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
@@ -82,6 +83,7 @@ _MEANING: dict[str, str] = {
 
 
 def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[str], str]) -> _Model:
+    """Validate content by a pydantic model; an error names the field by ``label``."""
     try:
         return model.model_validate(dict(content))
     except ValidationError as problem:

@@ -134,6 +134,7 @@ class BatchArS(DecodingBatch):
             self.shared = ("draft", "verify", "sample")
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        """Run one loop of ArS: one token for every live row."""
         live = sorted(self.live.items())
         numbers = [row.uniforms(1) for _, row in live]
         watch.lap("other")
@@ -197,6 +198,7 @@ class BatchSpS(DecodingBatch):
         self._drafter.begin(number, row)
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        """Run one loop of SpS: drafts, one target pass for all rows, the rule row by row."""
         live, k = sorted(self.live.items()), self._k
         numbers = {number: row.uniforms(2 * k + 1) for number, row in live}
         watch.lap("other")
@@ -258,6 +260,7 @@ class ModelBatchDrafter:
         self._read[number] = len(row.tokens) - 1
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
+        """Draft with the draft model, all rows in one forward a token."""
         order = sorted(live)
         device = self._model.device
         places = sent(order, device)

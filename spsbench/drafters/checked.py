@@ -76,6 +76,7 @@ class CheckedDrafter:
         return "" if drawn_from is None else self._fault_of_rows(tokens, drawn_from)
 
     def _fault_of_rows(self, tokens: Tensor, rows: object) -> str:
+        """Return what is wrong with the rows that a draft shows; empty if nothing is."""
         probs = rows.dense() if isinstance(rows, Rows) else rows
         wanted = (len(tokens), self._vocab_size)
         if not (isinstance(probs, Tensor) and tuple(probs.shape) == wanted and probs.is_floating_point()):

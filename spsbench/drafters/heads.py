@@ -295,6 +295,7 @@ def suits(options: Options, target: ModelSource) -> None:
 
 
 def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | HeadTreeDrafter:
+    """Build the drafter of a trained draft's folder, for chains or trees."""
     target = context.target
     hidden = context.hidden
     draft = _read_named_folder(options)

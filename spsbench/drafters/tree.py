@@ -71,6 +71,7 @@ class ModelTreeDrafter:
         return self._most_probable(k, u) if self._shape.dynamic else self._branching(k, u)
 
     def _branching(self, k: int, u: Tensor) -> Draft:
+        """Draft a static tree: so many siblings at each depth."""
         numbers = u.tolist()
         drafted = list[int]()
         parents = list[int]()
@@ -106,6 +107,7 @@ class ModelTreeDrafter:
                 row = _without(row, token)
 
     def _most_probable(self, k: int, u: Tensor) -> Draft:
+        """Draft a dynamic tree: the nodes most probable under the draft."""
         candidates = list[_Candidate]()
         level = [_Candidate(self._root, ROOT, 1.0)]
         places = {self._root: ROOT}

@@ -95,6 +95,7 @@ class HFGenerateEngine:
             draft.generation_config.assistant_confidence_threshold = 0.0
 
     def _settings(self, request: Request) -> Any:
+        """Return the arguments of transformers' ``generate()`` for a request."""
         from transformers import GenerationConfig
 
         eos = None if request.fixed_length else sorted(self._decoder.eos_ids)

@@ -111,6 +111,7 @@ class NotCovered(Exception):
 
 
 def blueprint_of(config: Any) -> Blueprint:
+    """Return the blueprint of a decoder's configuration."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise NotCovered(f"the architecture {config.model_type} is not covered")
@@ -221,6 +222,7 @@ def t5_plan(config: Any) -> T5Plan:
 
 
 def _half(config: Any, layers: int) -> Blueprint:
+    """Return the blueprint of T5's encoder or decoder."""
     return Blueprint(
         family=Family(gated=config.is_gated_act),
         layers=layers,

@@ -53,6 +53,7 @@ class GgufHeader:
 
 
 def read_header(file: Path, name: str, flag: str) -> GgufHeader:
+    """Read a GGUF file's header; refuse one that claims more than the file holds."""
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
             raise UnavailableError(f"{name} is not a GGUF file.", flag=flag, remedy="Check the path.")
@@ -104,6 +105,7 @@ def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None
 
 
 def _write_float32(location: str, file: str, folder: Path) -> None:
+    """Write a GGUF file's model in float32 as transformers saves it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint

@@ -470,6 +470,7 @@ class _Line:
         return True
 
     def _connect(self, came: Callable[[int], None], stop: threading.Event) -> None:
+        """Receive over one connection until it ends, from where the file is now."""
         from huggingface_hub import get_session, hf_hub_url
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 

@@ -406,6 +406,7 @@ def load_heads(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> H
 
 
 def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Any:
+    """Load a trained draft's weights beside its target, over the target's backend."""
     if bits not in (0, 8, 4):
         raise UsageError(f"bits={bits} is not valid.", flag=flag, remedy="Give bits=8 or bits=4, or none.")
     count, hidden = target.embedding_shape

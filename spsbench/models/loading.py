@@ -328,6 +328,7 @@ def from_pretrained(
 def _load_sharing(
     source: ModelSource, sharing: Sharing, dtype: str, vocab_size: int, flag: str, target: CausalLM
 ) -> CausalLM:
+    """Load a trained draft over its target's backend, with the target's embedding and head."""
     precision = Precision(dtype)
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
@@ -345,6 +346,7 @@ def _load_sharing(
 
 
 def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxModel:
+    """Load a model over ONNX Runtime, checked against transformers' logits."""
     cpu = torch.device("cpu")
     # Cached, since a draft that shares its tensors asks for it too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
@@ -381,6 +383,7 @@ def _over_onnx(
     reference: Callable[[], TorchLM],
     dtype: str,
 ) -> OnnxModel:
+    """Build the model over ONNX Runtime from stored weights."""
     size = threads or suitable_threads(stored.parameters)
     bits = Precision(dtype).bits
     if border is not None:

@@ -265,6 +265,7 @@ class Builder:
     def _fused_attention(
         self, states: Sequence[str], number: int, outputs: list[str], sequence: str = ""
     ) -> None:
+        """Compute attention by the runtime's fused operator, over the cache of a sequence."""
         plan = self._plan
         window = self._plan.windows[number]
         caches = [f"{kind}_{number}{sequence}" for kind in ("key", "value")]
@@ -343,6 +344,7 @@ class Builder:
         return self._node("Reshape", [self._norm(apart, name), whole])
 
     def _feed_forward(self, x: str, prefix: str) -> str:
+        """Return what a layer's MLP adds to the residual stream."""
         plan, unit = self._plan, f"{prefix}mlp."
         down = f"{unit}down_proj"
         if not plan.family.gated:
@@ -398,6 +400,7 @@ class Builder:
         return self._node("MatMul", [x, self._weight(f"{name}.weight", weight.T)], outputs)
 
     def _rounded(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
+        """Return x W^T of a matrix rounded to 8 or 4 bits."""
         bits = 8 if name == self._head() or self._bits is None else self._bits
         codes = rounded(weight, bits)
         product = self._node(
@@ -448,6 +451,7 @@ class Builder:
         return [*(external(name, array) for name, array in self._weights.items()), *self._constants.values()]
 
     def _signature(self) -> tuple[list[Any], list[Any]]:
+        """Return (inputs, outputs) of the graph with their types and shapes."""
         plan = self._plan
         value = helper.make_tensor_value_info
         sequences = self._sequences

@@ -143,6 +143,7 @@ def load_pair(
     placement: Placement | None = None,
     ranks: Ranks | None = None,
 ) -> Pair:
+    """Load both models, or the draft beside a loaded target; each passes its self-test."""
     split = 1 if ranks is None else ranks.size
     fitting_weights(source, dtypes, device, backend, placement, split=split)
     fetch_weights({"--target": source.target, "--draft": source.draft})
@@ -202,6 +203,7 @@ def _target(
     placement: Placement | None,
     ranks: Ranks | None,
 ) -> CausalLM:
+    """Load the target: on one device, over several, or this process's slices."""
     dtype = dtypes[0]
     vocab_size = source.vocab_size
     if ranks is not None:

@@ -188,6 +188,7 @@ class PlacedLM(TorchLM):
 
 
 def _read_map(path: Path) -> Modules:
+    """Read a device map from a JSON file: devices by the names of modules."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -432,6 +432,9 @@ def _read_tokenizer(
     config: Any,
     generation: Mapping[str, Any] | None,
 ) -> Tokenizer:
+    """Read a model's tokenizer, with its end tokens and, for an encoder-decoder, what the decoder starts
+    with.
+    """
     from transformers import AutoTokenizer
 
     folder = Path(location)

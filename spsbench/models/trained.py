@@ -143,6 +143,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def _described(folder: Path, flag: str) -> Mapping[str, Any]:
+    """Read and check the description of a trained draft."""
     if not is_trained(folder):
         _refuse(folder, f"it has no {DESCRIPTION}", flag)
     try:

@@ -70,6 +70,7 @@ def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
 
 
 def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
+    """Enumerate loops of a drafter, rule and policy; return whether they keep the target's law."""
     from spsbench.drafters.checked import DrafterFault
     from spsbench.law.enumeration import NotAFunction
     from spsbench.testing import assert_lossless

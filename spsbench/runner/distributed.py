@@ -253,6 +253,7 @@ def _measure(
     watcher: Watcher,
     facts: Mapping[int, Mapping[str, Any]],
 ) -> None:
+    """Have the missing sequences measured by the workers."""
     watcher.started(plan.total, plan.total - len(missing), plan.arms)
     settled: list[Conditions] = [
         {**workers.conditions[worker], "threads": report["models"]["threads"]}

@@ -55,6 +55,7 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
 def _needing_it_whole(
     config: RunConfig, source: PairSource, arms: Sequence[Arm]
 ) -> Iterator[tuple[str, str]]:
+    """Yield (flag, why what it asks for needs the target in one process)."""
     if config.device_map is not None:
         yield "--device-map", "a device map places the target's layers"
     if Precision(config.model_dtype).quantise is not None:

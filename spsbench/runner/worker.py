@@ -342,6 +342,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
 
 
 def _connect(address: str) -> None:
+    """Connect to a Ray cluster, or start one on this machine."""
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

@@ -211,9 +211,9 @@ class Timings:
 
 def _row(tried: dict[tuple[int, str], Timing | None], baseline: str, arm: str) -> tuple[float, ...]:
     """Return a prompt's seconds and tokens of the baseline, then those of the arm."""
-    both = [
-        (base, timing)
-        for (index, name), base in tried.items()
-        if name == baseline and base is not None and (timing := tried.get((index, arm))) is not None
-    ]
-    return (*map(float, np.sum([(*base, *timing) for base, timing in both], axis=0)),) if both else (0.0,) * 4
+    sums = np.zeros(4)
+    for (sample_index, name), baseline_timing in tried.items():
+        arm_timing = tried.get((sample_index, arm))
+        if name == baseline and baseline_timing is not None and arm_timing is not None:
+            sums += (*baseline_timing, *arm_timing)
+    return (*map(float, sums),)

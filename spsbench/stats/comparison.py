@@ -350,13 +350,12 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
     """Return the arms whose interval holds both more and less than ``allowed``: the gate passes them
     unproved.
     """
-    return [
-        arm["arm"]
-        for arm in compared["arms"]
-        if (low := arm["time_ratio"]["low"]) is not None
-        and (high := arm["time_ratio"]["high"]) is not None
-        and low <= 1.0 + allowed < high
-    ]
+    names = []
+    for arm in compared["arms"]:
+        low, high = arm["time_ratio"]["low"], arm["time_ratio"]["high"]
+        if low is not None and high is not None and low <= 1.0 + allowed < high:
+            names.append(arm["arm"])
+    return names
 
 
 def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[str], list[str]]:

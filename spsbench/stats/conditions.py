@@ -80,6 +80,7 @@ def more_prompts(rows: Sequence[ArmRow], data: object) -> str:
 
 
 def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[str]:
+    """Yield a warning where the prompts are too few for an interval."""
     compared = [row for row in rows if (speedup := row["speedup"]) is not None and speedup["low"] is not None]
     noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
     noun = "conversation" if any("paired_conversations" in row for row in compared) else noun
@@ -96,6 +97,7 @@ def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[str]:
 
 
 def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[str]:
+    """Yield the warnings on one arm."""
     if row["failed"]:
         total = row["failed"] + row["sequences"]
         yield (

@@ -138,6 +138,7 @@ def positions(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) 
 
 
 def _bins(loops: pd.DataFrame) -> list[PositionBin]:
+    """Return the acceptance of loops by where in the output they began."""
     code = sequence_codes(loops)
     if code is None:
         return []
@@ -216,6 +217,7 @@ def in_joules(samples: pd.DataFrame) -> pd.DataFrame:
 def _arm_energy(
     row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anytime: bool
 ) -> ArmEnergy:
+    """Return the energy of one arm."""
     arm_joules, baseline = counted[row["arm"]], row["baseline"]
     one_process = "process" not in arm_joules or arm_joules["process"].nunique() < 2
     sums = arm_joules.groupby(unit_of(arm_joules), sort=False)[["decode_s", "new_tokens"]].sum()

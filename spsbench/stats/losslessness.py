@@ -143,6 +143,7 @@ def losslessness(
     dtype: str | None = None,
     proof: Proof | None = None,
 ) -> Losslessness | None:
+    """Judge every arm that has evidence; None where no arm has any."""
     if not rows:
         return None
     proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
@@ -206,6 +207,7 @@ def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
 def _judge_arm(
     row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
 ) -> ArmLosslessness:
+    """Judge one arm by all its evidence."""
     samples, baseline = by_arm.get(row["arm"]), by_arm.get(reference or "")
     judged: ArmLosslessness = {
         **axes.identity(row),
@@ -248,6 +250,7 @@ def _judge_arm(
 
 
 def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> tuple[Verdict, list[str]]:
+    """Return verdict and reasons of a beam search."""
     same, scores = facts["identity"], facts["scores"]
     alarms = []
     if same is not None and same["contradicted"]:
@@ -419,6 +422,7 @@ LEAST_ROUNDING = 1e-3
 
 
 def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:
+    """Return verdict and reasons of one kind of evidence."""
     reasons = []
     if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
         reasons.append(
@@ -506,6 +510,7 @@ def slack(tokens: int, *, precise: bool) -> float:
 
 
 def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) -> BeamIdentity | None:
+    """Compare the hypotheses of two beam searches, sequence by sequence."""
     key = matched_by(baseline, arm)
     columns = [*key, "new_tokens", "hypotheses", "losslessness"]
     ars_table, arm_table = (finished(frame)[columns] for frame in (baseline, arm))
@@ -567,6 +572,7 @@ def _fact(facts: Any, name: str, default: float) -> float:
 
 
 def _beam_scores(arm: pd.DataFrame, *, precise: bool) -> BeamScores | None:
+    """Compare a beam search's scores with an independent forward's."""
     done = finished(arm)
     scores = [
         (int(tokens), _fact(facts, BEAM_LOG_PROB, math.nan) - _fact(facts, RESCORED_BEAM_LOG_PROB, math.nan))

@@ -359,6 +359,7 @@ def _by_turn(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[TurnPart]:
 
 
 def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:
+    """Return an arm's row over a part of its samples."""
     samples, baseline = own[row["arm"]], row["baseline"]
     done = finished(samples)
     tokens = int(done["new_tokens"].sum())
@@ -477,6 +478,7 @@ def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[
 
 
 def _labels(run: _Measured) -> Labels:
+    """Return what every table must say of a run."""
     info = run.info
     labels: Labels = {
         "task": info.get("task"),

@@ -40,6 +40,7 @@ def surfaces(
 
 
 def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trusted: bool) -> Surface:
+    """Return the surface of one place: a cell for each batch size and K, and where each K pays."""
     baselines = {str(row["baseline"]): row["batch"] for row in own}
     cells = [_cell(arm, batch, 0, None, by_arm) for arm, batch in baselines.items()]
     cells += [_cell(row["arm"], row["batch"], row["k"], row, by_arm) for row in own]
@@ -61,6 +62,7 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
 def _cell(
     arm: str, batch: int, k: int, row: ArmRow | None, by_arm: Mapping[str, pd.DataFrame]
 ) -> SurfaceCell:
+    """Return one cell: speed, latency, tokens per loop and speedup of one batch size and K."""
     done = finished(by_arm[arm])
     seconds = column(done, "decode_s").sum()
     tokens = column(done, "new_tokens").sum()

@@ -257,6 +257,7 @@ def arms_table(arms: Sequence[Row]) -> Any:
 
 
 def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
+    """Return the tables as pandas frames, with the arms' axes."""
     import pandas as pd
     import pyarrow as pa
 

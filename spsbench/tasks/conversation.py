@@ -53,6 +53,7 @@ class Conversation:
         )
 
     def _ids(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Sequence[int]:
+        """Return the token ids of the conversation so far."""
         pairs = [*zip(answers, self.later, strict=False)]
         if not first.chat:
             added = (

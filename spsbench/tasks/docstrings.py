@@ -80,6 +80,7 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[DataRow], str]:
 
 
 def _version(name: str) -> str:
+    """Return name and version of the packages that bring a module."""
     if name == STDLIB:
         return f"Python {platform.python_version()}"
     packages = sorted(

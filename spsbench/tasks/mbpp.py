@@ -30,6 +30,7 @@ class Mbpp(Code):
     """
 
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
+        """Load the problems, with solved ones for the prompt."""
         rows, solved, origin = self._rows_and_solved(data, _COLUMNS)
         taken = self._solved(data, rows, solved)
         assert self.spec.shots is not None

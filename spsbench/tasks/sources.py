@@ -46,8 +46,8 @@ _EXACT = 2.0**53
 def required_column(row: DataRow, *names: str) -> str:
     """The text in the first of the columns ``names`` that the row has: what a model is shown, or scored by.
 
-    ``a.b`` is the field ``b`` of the column ``a``. A number is refused: whoever wrote it may have meant token
-    ids, a flag or another column, and no model would say so.
+    ``a.b`` is the field ``b`` of the column ``a``. A number is refused: it may be a token id, a flag or
+    another column, and no model would say so.
     """
     return _text(row, *_first_of(row, names))
 

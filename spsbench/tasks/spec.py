@@ -181,6 +181,7 @@ class TaskSpec(_Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        """Refuse settings of a task that contradict each other."""
         _one_of("default_sampling", self.default_sampling, self.samplings)
         if self.kind in _PRESETS:
             _one_of("prompt", self.prompt, _PRESETS[self.kind])

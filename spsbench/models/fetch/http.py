@@ -303,6 +303,7 @@ class Http:
                     return
 
     def _get(self, url: str, accept: str, start: int) -> Any:
+        """Begin a request from byte ``start`` on, with proxy, logins and certificates as pip has them."""
         # Without this a server may compress the wheel, and bytes could not be counted.
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         if start:

@@ -80,6 +80,7 @@ def _verdict(
     factors: ArmFactors | None,
     certainty: Certainty,
 ) -> SpeedVerdict:
+    """Return the verdict on one sampling and batch size: the best arm against ArS and the other arms."""
     best = next(row for row in arms if row["arm"] == name)
     ars = str(best["baseline"])
     others = [row for row in arms if row["arm"] in rated and row["arm"] != name]
