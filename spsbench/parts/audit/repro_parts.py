@@ -156,8 +156,8 @@ class JsonLines:
         atexit.register(self._process.communicate, request(1, "bye"))
 
     def generate(self, ask: Ask) -> Answer:
-        result = self._answer("generate", ask)
-        return Answer(result["output_ids"], result["finish"], result.get("hidden_stop", False))
+        reply = self._answer("generate", ask)
+        return Answer(reply["output_ids"], reply["finish"], reply.get("hidden_stop", False))
 
     def _answer(self, method: str, params: Load | Ask) -> dict[str, Any]:
         assert self._process.stdin is not None

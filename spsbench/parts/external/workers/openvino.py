@@ -111,13 +111,13 @@ class OpenVino:
         prompt = self._prompt(ask)
         config = self._config(ask)
         started = time.perf_counter()
-        result = self._pipeline.generate(prompt, config)
+        generated = self._pipeline.generate(prompt, config)
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = until_stop([int(token) for token in result.tokens[0]], ask)
-        prefill_ms = float(result.perf_metrics.get_ttft().mean)
+        ids, finish = until_stop([int(token) for token in generated.tokens[0]], ask)
+        prefill_ms = float(generated.perf_metrics.get_ttft().mean)
         loops: int | None = len(ids) - 1
         if self._load.speculative:  # it counts none of prompt lookup
-            metrics = getattr(result, "extended_perf_metrics", None)
+            metrics = getattr(generated, "extended_perf_metrics", None)
             loops = metrics and len(metrics.main_model_metrics.raw_metrics.m_durations) - 1
         return Answer(
             output_ids=ids,
