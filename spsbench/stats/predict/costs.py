@@ -142,8 +142,10 @@ def _arm(
     operations: float | None,
     replayed: Estimate | None,
 ) -> ArmPrediction:
-    """Return an arm's speedup ``predicted`` by Leviathan and ``chen``; ``residual``: measured - predicted."""
-    # Predicted is the gain over the ArS of the same engine, whose step c is of.
+    """Return an arm: ``predicted`` by Leviathan, ``chen`` by Chen and ``residual`` = measured - predicted.
+
+    Predicted is the gain over the ArS of the same engine, in whose step c is measured.
+    """
     k = row["k"]
     speedup = row["own_speedup"] if row.get("own_baseline") else row["speedup"]
     alpha = acceptance.get("alpha_leviathan")
