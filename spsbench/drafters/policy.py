@@ -105,8 +105,8 @@ class Momentum:
     @classmethod
     def table(cls, k: int) -> npt.NDArray[np.int64]:
         """[K, 2] the next lookahead after one of 1 to K: after a rejection, after full acceptance."""
-        each = [[min(cls.after(w, stood=stood), k) for stood in (False, True)] for w in range(1, k + 1)]
-        return np.array(each, np.int64)
+        rows = [[min(cls.after(w, stood=stood), k) for stood in (False, True)] for w in range(1, k + 1)]
+        return np.array(rows, np.int64)
 
 
 def lookahead_of(policy: Policy | None, k: int) -> int:

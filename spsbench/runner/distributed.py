@@ -223,10 +223,14 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
     """Refuse a worker that has another version of anything that tokens or times may depend on."""
     for worker in workers:
         theirs = software_of(worker.environment, quantised="torchao" in here)
-        other = {name: (theirs.get(name), ours) for name, ours in here.items() if theirs.get(name) != ours}
+        other = {
+            name: (theirs.get(name), expected)
+            for name, expected in here.items()
+            if theirs.get(name) != expected
+        }
         if other:
             versions = ", ".join(
-                f"{name} {his} where the run has {ours}" for name, (his, ours) in other.items()
+                f"{name} {found} where the run has {expected}" for name, (found, expected) in other.items()
             )
             remedy = "Install the same versions on every machine: tokens and times depend on them."
             raise UsageError(f"the worker {worker.name} has {versions}.", flag=FLAG, remedy=remedy)

@@ -441,7 +441,7 @@ def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:
 
 
 def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
-    """Return that an arm accepts more than any lossless rule can, beyond chance, if it does.
+    """Return the reason to doubt an arm that accepts more than any lossless rule can, beyond chance.
 
     Where every decision was derived again there is nothing left to estimate: by chance one interval in forty
     lies above.

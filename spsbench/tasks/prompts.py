@@ -531,9 +531,13 @@ class PromptsTask(Task):
         }
 
     def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
-        """See ``Task.read_by``: as what messages of developers go through the template."""
-        said = (said for example in self.content.examples for said in example.fields.get(MESSAGES, ()))
-        count = sum(message["role"] == DEVELOPER for message in said)
+        """See ``Task.read_by``: how many messages have the role ``developer``, and whether it becomes
+        ``system``.
+        """
+        messages = (
+            message for example in self.content.examples for message in example.fields.get(MESSAGES, ())
+        )
+        count = sum(message["role"] == DEVELOPER for message in messages)
         as_system = count and not tokenizer.takes_role(DEVELOPER)
         return {"developer_as_system" if as_system else "developer": count} if count else {}
 

@@ -155,9 +155,13 @@ class Frame:
     def cut(
         self, example: Example, document: str, text_with: Callable[[str], str], around: str, what: str
     ) -> Prompt:
-        """The prompt with as much of the document's beginning as fits; ``truncated_tokens`` counts the rest.
-        ``around``: subject and verb of what surrounds the document, e.g. ``exemplar and instruction take``;
-        ``what`` it is, e.g. ``article``."""
+        """Return the prompt with as much of the document's beginning as fits, and count the tokens left out.
+
+        Args:
+            text_with: makes the prompt's text with a document.
+            around: subject and verb of what surrounds the document, e.g. ``exemplar and instruction take``.
+            what: the document's kind, e.g. ``article``.
+        """
         room = self.context_window - self.max_new_tokens
         text, cut = text_with(document), 0
         ids = self._ids(text)
