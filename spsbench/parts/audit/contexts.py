@@ -357,10 +357,8 @@ class AtContexts:
         drafts = (by_drafts or {}) if self._forks.fewest == LEAST_WITHDRAWN else {}
         free = self._draws.most_common(1)[0][0] if self._draws else None
         places = (0, 1) if free is None else (1 - free,)
-        ruled_out, remaining = (
-            dict[float, float](),
-            dict[float, float](),
-        )  # the largest log e-value by threshold
+        ruled_out: dict[float, float] = {}  # the largest log e-value by threshold
+        remaining: dict[float, float] = {}
         for threshold in self._forks.thresholds:
             judged = {where: self._log_e_values(where, threshold) for where in places}
             logs = [log_e for those in judged.values() for log_e in those]
