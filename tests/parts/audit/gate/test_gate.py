@@ -17,7 +17,7 @@ import yaml
 from support.fake_server import serving
 from support.gated import AMONG_OTHERS, PROMPTS
 from support.mini_server import MiniServer
-from support.tiny_engine import Folders, saved_pair
+from support.tiny_engine import Folders, in_process, saved_pair
 
 from spsbench.cli.main import main
 from spsbench.parts.audit import engine_audit, repro  # noqa: F401 - the same
@@ -101,7 +101,10 @@ def test_planted_faults_are_red(
 
 
 @pytest.mark.thorough
-def test_texts_that_change_with_others_in_flight_are_red(pytester: pytest.Pytester, folders: Folders) -> None:
+def test_texts_that_change_with_others_in_flight_are_red(
+    pytester: pytest.Pytester, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
     engine = f"partial(Engine, fault={AMONG_OTHERS!r})"
     outcomes, screen, _ = ran(pytester, folders, engine, in_flight="1,4", texts=200, bound=0.1)
     assert outcomes == {"failed": 1}
@@ -232,9 +235,10 @@ def test_the_callable_of_the_page_is_audited(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.thorough
 def test_the_command_of_a_failure_shows_it_again(
-    pytester: pytest.Pytester, folders: Folders, tmp_path: Path
+    pytester: pytest.Pytester, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = f"worker:{shlex.join([sys.executable, '-m', 'spsbench.parts.verify.served', 'inverted-ratio'])}"
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
+    worker = in_process("inverted-ratio", monkeypatch)
     outcomes, screen, _ = ran(pytester, folders, repr(worker))
     assert outcomes == {"failed": 1}
     again = next(line for line in screen.splitlines() if line.startswith("again: "))
