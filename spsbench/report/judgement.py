@@ -684,7 +684,7 @@ def _decision_of(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
         yield from _located(row)
     elif row["decision"] == "quiet":
         shown = known and not row["is_plain"]
-        leak = f"; no leakage above {known}, and more is not shown" if shown else ""
+        leak = f"; leakage above {known} is ruled out (95%)" if shown else ""
         yield f"no alarm after {counted(row['decided_after'], 'text')}{leak}."
     else:
         leak = f", and at most {known} can leak" if known else ""

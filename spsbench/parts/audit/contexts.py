@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -374,9 +374,7 @@ class AtContexts:
         parts = []
         if ruled_out:
             exponent = -max(ruled_out.values()) / math.log(10)
-            parts.append(
-                f"ruled out at thresholds {_listed(ruled_out)}, by a factor of 10^{exponent:.1f} or more"
-            )
+            parts.append(f"ruled out at {_listed(ruled_out)}, by a factor of 10^{exponent:.1f} or more")
         if remaining:
             factor = math.exp(-min(max(remaining.values()), _HUGE))
             probability = f"the target's law is {factor:.2g} times as probable, 20 are needed"
@@ -402,5 +400,5 @@ class AtContexts:
         return bool(numbers.get("ruled_out")) and not numbers.get("left")
 
 
-def _listed(thresholds: Iterable[float]) -> str:
-    return ", ".join(f"{at:g}" for at in thresholds)
+def _listed(thresholds: Collection[float]) -> str:
+    return f"threshold{'s' * (len(thresholds) > 1)} {', '.join(f'{at:g}' for at in thresholds)}"

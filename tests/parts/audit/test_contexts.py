@@ -101,7 +101,7 @@ def test_drafts_that_end_early_and_stand_are_right_and_the_fault_is_ruled_out(n_
     found = drawn_at(Rows.pair(5), n_min, 800)
     assert found.log_e < 0
     assert found.is_ruled_out()
-    assert "ruled out at thresholds 0.6" in found.finding().found
+    assert "ruled out at threshold 0.6" in found.finding().found
 
 
 def test_where_the_first_loop_is_not_known_both_places_have_to_rule_it_out() -> None:
@@ -148,7 +148,7 @@ def test_a_worker_that_declares_three_is_held_against_that() -> None:
     assert "fewer than 3 tokens" in str(found.leading()[1])
     right = drawn_at(Rows.pair(5), 0, 1600, declared=3)
     assert right.is_ruled_out()
-    assert "fewer than 3 tokens are withdrawn is ruled out at thresholds 0.6" in right.finding().found
+    assert "fewer than 3 tokens are withdrawn is ruled out at threshold 0.6" in right.finding().found
 
 
 def test_any_other_law_at_a_context_is_found_without_an_alternative() -> None:
