@@ -15,8 +15,7 @@ from spsbench.cli.options import FIRST, Common, RunOptions, among, asks
 
 if TYPE_CHECKING:
     from spsbench.config import MaterialSettings, RunConfig
-    from spsbench.models.pair import Pair
-    from spsbench.runner.material import Models
+    from spsbench.models.pair import Pair, PairSource
     from spsbench.tasks.task import Task
 
 
@@ -73,6 +72,7 @@ def trace(options: TraceOptions) -> None:
     from spsbench.report.trace import Token, TraceWriter, shown_text
     from spsbench.runner.finalize import token_texts
     from spsbench.runner.material import find_models
+    from spsbench.runner.room import room_of
     from spsbench.stats.conditions import taken_too_much
 
     say(f"Loading {config.pair.name}", quiet=options.quiet)
@@ -80,9 +80,9 @@ def trace(options: TraceOptions) -> None:
     models = find_models(settings)
     if arm.sampling_name == RECOMMENDED:
         _, (arm,) = task_and_arms(config, recommended(models.source.target))
-    request = _request(settings, models, task, arm, text)
+    request = _request(settings, models.source, task, arm, text)
     slots = len(request.prompt_ids) + request.max_new_tokens + arm.k
-    models.room_for([arm], slots, request.max_new_tokens)
+    room_of(models, [arm], slots, request.max_new_tokens)
     pair = models.load()
     short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
     for draft in (None, pair.draft):  # the first forward is slow
@@ -152,16 +152,16 @@ def _prompt(typed: str) -> str:
     return text
 
 
-def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, text: str) -> Request:
+def _request(settings: MaterialSettings, source: PairSource, task: Task, arm: Arm, text: str) -> Request:
     """Return the request for the one traced output."""
     from spsbench.decode.processors import bound
 
-    tokenizer = models.tokenizer
+    tokenizer = source.tokenizer
     max_new_tokens = settings.max_new_tokens or task.max_new_tokens
     in_chat = settings.chat_template == "auto" and task.uses_template(tokenizer)
     ids = tokenizer.chat(text) if in_chat else tokenizer.encode(text, special=True)
     behind = max_new_tokens + arm.k
-    window = models.source.window_for(behind)
+    window = source.window_for(behind)
     room = window - behind
     if not 0 < len(ids) <= room:
         raise UsageError(

@@ -19,6 +19,7 @@ from spsbench.runner.foreign_texts import (
 from spsbench.runner.material import Material, Models, find_material, find_models
 from spsbench.runner.peers import model_folder
 from spsbench.runner.plan import Plan, Watcher, plan, require_decoder
+from spsbench.runner.room import room_of
 from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "reading_of",
     "require_continuable",
     "require_decoder",
+    "room_of",
     "score",
     "told_in",
     "turns",

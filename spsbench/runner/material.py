@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.tensor_parallel import Ranks
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.runner.room import Room, room_of
+from spsbench.runner.room import room_of
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task, TaskData
@@ -79,29 +78,6 @@ class Models:
             self.placement,
             ranks,
         )
-
-    def room_for(self, arms: Sequence[Arm], slots: int, max_new_tokens: int, split: int = 1) -> Room:
-        """Say what the models and the sequences of arms, of ``slots`` tokens at most, take of the device.
-
-        Args:
-            split: over how many processes the target is split.
-
-        Raises:
-            UsageError: the device has less.
-        """
-        room = room_of(
-            arms,
-            self.source,
-            self.weights,
-            self.dtypes,
-            self.device,
-            self.backend,
-            slots,
-            max_new_tokens,
-            1 if self.device.type == "cpu" else split,
-        )
-        room.require(self.device)
-        return room
 
     def shared(self) -> dict[str, Any]:
         """Name every field of ``Models``, for what is made of them."""
@@ -181,7 +157,7 @@ def find_material(settings: MaterialSettings) -> Material:
     read = read_prompts(settings, task, models.source)
     slots = max(len(prompt.ids) for prompt in read.prompts) + read.max_new_tokens
     plain = Arm("ars", 0, EAGER, task.default_sampling, SamplingParams())
-    models.room_for([plain], slots, read.max_new_tokens)
+    room_of(models, [plain], slots, read.max_new_tokens)
     return Material(
         task=task,
         data=read.data,

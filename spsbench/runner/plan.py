@@ -37,7 +37,7 @@ from spsbench.runner.engines import (
 )
 from spsbench.runner.material import Material, Models, read_prompts
 from spsbench.runner.ranks import backend_choice, require_split_arms
-from spsbench.runner.room import Room
+from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
 from spsbench.tasks.metrics.registry import records
@@ -265,7 +265,7 @@ def plan(
         raise UsageError(message, flag=flag, remedy=remedy)
     room = None
     if loads and models.placement is None:
-        room = models.room_for(arms, longest + max_new_tokens + beyond, max_new_tokens, config.ranks)
+        room = room_of(models, arms, longest + max_new_tokens + beyond, max_new_tokens, config.ranks)
     return Plan(
         task=task,
         data=asked.data,

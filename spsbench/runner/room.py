@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,14 +16,15 @@ from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
 from spsbench.engines.rescore import rows_at_a_time
 from spsbench.models.causal_lm import roomy
 from spsbench.models.memory import (
-    Weights,
     available_bytes,
     cache_bytes_per_token,
     computed_width,
     forward_bytes_per_token,
     require_free,
 )
-from spsbench.models.pair import PairSource
+
+if TYPE_CHECKING:
+    from spsbench.runner.material import Models
 
 _GIB = 1 << 30
 _ROW_BYTES = 4  # of a number of a warped row
@@ -90,23 +92,19 @@ def _size(size: int) -> str:
     )
 
 
-def room_of(
-    arms: Sequence[Arm],
-    source: PairSource,
-    loaded: Weights,
-    dtypes: tuple[str, str],
-    device: torch.device,
-    backend: str,
-    slots: int,
-    max_new_tokens: int,
-    split: int = 1,
-) -> Room:
-    """Return the memory for a run of the arms whose longest sequence has ``slots`` tokens, drafts included.
+def room_of(models: Models, arms: Sequence[Arm], slots: int, max_new_tokens: int, split: int = 1) -> Room:
+    """Count what a run of arms takes whose longest sequence has ``slots`` tokens, the last draft included.
 
     Args:
-        loaded: the weights of the pair.
         split: over how many processes the target is split.
+
+    Raises:
+        UsageError: the device has less.
     """
+    source = models.source
+    dtypes = models.dtypes
+    device = models.device
+    split = 1 if device.type == "cpu" else split
     arms_here = [arm for arm in arms if not is_peer(arm)]
     sizes = sorted({arm.batch for arm in arms_here if arm.batch > 1})
     drafts = any(
@@ -114,8 +112,9 @@ def room_of(
     )
     # Batches over ONNX Runtime have the weights packed again for blocks of several tokens.
     speculates = any(arm.method == "sps" for arm in arms_here)
-    copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
+    copies = 1 + (len(sizes) if speculates and models.backend == ONNXRUNTIME else 0)
     weights = None
+    loaded = models.weights
     if loaded.target is not None and loaded.draft is not None:  # the draft is loaded whatever drafts
         weights = copies * loaded.target // split + (copies if drafts else 1) * loaded.draft
     width = computed_width(source.target, dtypes[0])
@@ -140,4 +139,6 @@ def room_of(
     graph_bytes = kept if graphed else 0
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
-    return Room(weights, columns * per_token, max(kept, graph_bytes + read), forward, at_once, slots)
+    room = Room(weights, columns * per_token, max(kept, graph_bytes + read), forward, at_once, slots)
+    room.require(device)
+    return room

@@ -500,11 +500,11 @@ def _check(
 
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
-    from spsbench.runner import find_models
+    from spsbench.runner import find_models, room_of
 
     if not name:
         return ready
     models = find_models(MaterialSettings.of(ready.config).with_draft(name))
-    models.room_for(ready.arms[:1], ready.slots, ready.max_new_tokens)
+    room_of(models, ready.arms[:1], ready.slots, ready.max_new_tokens)
     config = ready.config.model_copy(update={"pair": models.pair})
     return replace(ready, config=config, **models.shared())
