@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -266,3 +267,24 @@ def unwritable(directory: Path, problem: OSError, flag: str) -> UsageError:
         flag=flag,
         remedy="Name a directory that can be.",
     )
+
+
+_SLUG = 48  # characters of a part of a directory's name
+
+
+def slug(text: str) -> str:
+    """Return the text in ASCII letters, digits and ``._+-``, for a directory's name; "" if nothing is left.
+
+    Letters lose their accents, anything else becomes a hyphen, and a long text its middle.
+    """
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    kept = re.sub(r"[^A-Za-z0-9._+-]+", "-", plain).strip("-.")
+    return shortened(kept, _SLUG, "--")
+
+
+def shortened(text: str, most: int, gap: str = "...") -> str:
+    """Return a name of at most so many characters, with a gap in place of its middle."""
+    if len(text) <= most:
+        return text
+    head = (most - len(gap)) // 2
+    return text[:head] + gap + text[head + len(gap) - most :]

@@ -14,7 +14,7 @@ from spsbench.base.plugins import unknown
 from spsbench.cli.console import prose, say
 from spsbench.cli.options import RunOptions
 from spsbench.config import MaterialSettings, RunConfig, resolve
-from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
+from spsbench.config.resolve import remember, require_trusted, typed_settings, untyped_code
 from spsbench.config.together import refuse_together
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     if settings is None:
         remember(config)
     else:
-        typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
-        theirs = [field for field in CODE if field not in typed]
+        theirs = untyped_code([*flags, *(text.partition("=")[0] for text in overrides)])
         require_trusted(config, theirs, settings.parent, trust=asked.trust)
     if asked.on is None:
         require_cpus(config.threads)

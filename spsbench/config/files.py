@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spsbench.base.errors import UsageError, as_typed
-from spsbench.base.files import ordinary
+from spsbench.base.files import ordinary, shortened
 from spsbench.base.paths import EMBEDDED, DataKind, data_dir
 from spsbench.base.plugins import unknown
 from spsbench.config.models import (
@@ -160,7 +159,6 @@ LONGEST = 60
 
 _COMMIT = re.compile(r"[0-9a-f]{12,64}")
 _SHORT_COMMIT = 7
-_SLUG = 48  # characters of a part of a directory's name
 
 
 def pair_name(target: ModelRef, draft: ModelRef | None) -> str:
@@ -174,7 +172,7 @@ def pair_name(target: ModelRef, draft: ModelRef | None) -> str:
 
 def model_name(model: ModelRef) -> str:
     """Return the name of a model alone, see ``pair_name``."""
-    return _shortened(_NameParts.of(model).name(1))
+    return shortened(_NameParts.of(model).name(1), LONGEST)
 
 
 def with_draft(pair: PairConfig, draft: ModelRef) -> PairConfig:
@@ -187,16 +185,6 @@ def with_draft(pair: PairConfig, draft: ModelRef) -> PairConfig:
 def file_name(path: Path) -> str:
     """Return a file's path as it was typed, so that files of one name can be told apart."""
     return "/".join(part for part in path.parts[-2:] if part not in (".", "..", "/", "~"))
-
-
-def slug(text: str) -> str:
-    """Return the text in ASCII letters, digits and ``._+-``, for a directory's name; "" if nothing is left.
-
-    Letters lose their accents, anything else becomes a hyphen, and a long text its middle.
-    """
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    kept = re.sub(r"[^A-Za-z0-9._+-]+", "-", plain).strip("-.")
-    return _shortened(kept, _SLUG, "--")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +222,5 @@ def _apart(models: Sequence[_NameParts]) -> list[str]:
         names = [model.name(count) for model in models]
         if len(set(names)) == len(names):
             break
-    shortened = [_shortened(name) for name in names]
-    return shortened if len(set(shortened)) == len(names) else names
-
-
-def _shortened(text: str, most: int = LONGEST, gap: str = "...") -> str:
-    if len(text) <= most:
-        return text
-    head = (most - len(gap)) // 2
-    return text[:head] + gap + text[head + len(gap) - most :]
+    short = [shortened(name, LONGEST) for name in names]
+    return short if len(set(short)) == len(names) else names

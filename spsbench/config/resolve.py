@@ -300,8 +300,14 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
     return pair
 
 
-CODE = ("task", "drafters", "rules", "policies", "engines")
+_CODE = ("task", "drafters", "rules", "policies", "engines")
 """Settings that may name code, a command or a server."""
+
+
+def untyped_code(names: Iterable[str]) -> list[str]:
+    """Settings that may name code and were not typed, of the options and keys of ``--set`` that were."""
+    typed = {field_of(name) for name in names}
+    return [field for field in _CODE if field not in typed]
 
 
 def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, trust: bool) -> None:
@@ -322,7 +328,7 @@ def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, t
 def remember(config: RunConfig) -> None:
     """Note the code that settings name as typed by this user, where that can be written."""
     typed = _typed()
-    if new := [_hash(name) for name in _code_in(config, CODE) if _hash(name) not in typed]:
+    if new := [_hash(name) for name in _code_in(config, _CODE) if _hash(name) not in typed]:
         with suppress(OSError):
             _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(_file(), "a", opener=ordinary) as file:

@@ -19,9 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from spsbench.base import files
 from spsbench.base.errors import UsageError, as_typed
-from spsbench.base.files import unwritable
+from spsbench.base.files import slug, unwritable
 from spsbench.base.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
-from spsbench.config.files import slug
 from spsbench.store import codec
 from spsbench.store.journal import Row
 from spsbench.store.summary_types import Conditions, Summary

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from support.commandline import ALONE, BRIEF, call
 
+from spsbench.base.files import slug
 from spsbench.base.paths import mini_dir
 from spsbench.config import ModelRef, resolve
-from spsbench.config.files import LONGEST, file_name, model_name, pair_name, slug, with_draft
+from spsbench.config.files import LONGEST, file_name, model_name, pair_name, with_draft
 from spsbench.store import fresh_directory
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
