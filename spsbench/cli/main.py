@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import gc
+import os
 import shutil
 import sys
 import traceback
@@ -245,6 +246,7 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing is raised."""
     gc.set_threshold(GARBAGE_THRESHOLD)
+    _open_closed_streams()
     typed = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     if arguments is None:
         sys.argv[1:] = typed  # a run records how it was typed
@@ -259,6 +261,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if code == INTERRUPTED:  # typer turns every KeyboardInterrupt into it
             return interruption.conclude()
         return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Put the null device where a shell closed a standard stream (``>&-``).
+
+    Python has None there, and the next file that is opened, a journal say, would get the stream's descriptor.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the process ends
 
 
 def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -> int:

@@ -104,8 +104,8 @@ def merge(options: MergeOptions) -> None:
 def measure(options: RunOptions) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say: here, in several processes, at servers, or the
     tasks of the field one after another."""
-    continued = options.resume or options.out
-    if options.task == FIELD or (continued is not None and (continued / FIELD).is_dir()):
+    named = options.resume or options.out
+    if options.task == FIELD or (named is not None and (named / FIELD).is_dir()):
         require_alone("measurement")
         of_part("paper.field:measure_field")(options)
         return
@@ -122,7 +122,6 @@ def measure(options: RunOptions) -> None:
     if count is not None:
         _judge(measure_processes(config, count, options), gates, options.expect)
         return
-    named = options.resume or options.out
     if named is not None and config.ranks == 1:  # of several processes the first will look
         require_usable(named)
     with among_processes(config) as leads:

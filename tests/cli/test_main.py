@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -137,3 +138,13 @@ def test_arguments_come_from_the_process(
     monkeypatch.setattr(sys, "argv", ["spsbench", "--version"])
     assert cli_main.main() == 0
     assert spsbench.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("closed", "typed", "code"), [(">&-", "list pairs", 0), ("<&-", "trace -", 2), ("2>&-", "list pairs", 0)]
+)
+def test_a_stream_that_the_shell_closed_is_an_empty_one(closed: str, typed: str, code: int) -> None:
+    command = f'"{sys.executable}" -m spsbench {typed} {closed}'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "fault of spsbench" not in done.stderr
