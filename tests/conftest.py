@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import durations
 from support.commands import cli, drawn, finished, undrawn  # noqa: F401  # fixtures of every folder
-from support.loaded import share_models
+from support.loaded import share_models, share_tokenizers
 from support.metric_scripts import write_script
 from support.tiers import divide
 
@@ -71,6 +71,8 @@ def pytest_runtest_setup() -> None:
     """
     if "spsbench.models.loading" in sys.modules:
         share_models(sys.modules["spsbench.models.loading"])
+    if "spsbench.models.source" in sys.modules:
+        share_tokenizers(sys.modules["spsbench.models.source"])
     if "spsbench.runner.remeasure" in sys.modules:
         sys.modules["spsbench.runner.remeasure"].LEAST_S = 0.0  # type: ignore[attr-defined]
     for name in ("spsbench.runner.execute", "spsbench.parts.whatif.bench.study"):
