@@ -1,4 +1,4 @@
-"""README's command on hub ids, against a hub on this machine: first in processes of their own."""
+"""README's command on hub ids, against a hub on this machine: offline and interrupted in own processes."""
 
 from __future__ import annotations
 
@@ -94,12 +94,13 @@ def tokens(run: Path) -> list[Any]:
 
 
 def test_readmes_command_by_the_hub_then_offline_then_with_the_hub_down(hub: Hub, tmp_path: Path) -> None:
+    """A new process has nothing but the cache; one that asks the hub is interrupted below."""
     home = tmp_path / "home"
-    code, _, err = done(hub, home, *command(tmp_path / "first"))
-    assert code == 0, err
+    first = done_here(hub, home, *command(tmp_path / "first"))
+    assert first.code == 0, first.err
     sizes = [sum(p.stat().st_size for p in (hub.root / "models" / n).glob("*.safetensors")) for n in PAIR]
     told = [f"{name} ({size / 1e3:,.0f} kB)" for name, size in zip(PAIR, sizes, strict=True)]
-    assert f"Fetching weights of {told[0]} and {told[1]} from 127.0.0.1" in err
+    assert f"Fetching weights of {told[0]} and {told[1]} from 127.0.0.1" in first.err
     hub.mend()
     code, _, err = done(hub, home, *command(tmp_path / "offline"), HF_HUB_OFFLINE="1")
     assert code == 0, err
