@@ -280,6 +280,7 @@ def build_union(context: Context) -> Drafter:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("drawn")
 def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
     result = call(
         *(

@@ -19,7 +19,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 @pytest.fixture(autouse=True)
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of a report take two seconds: none where a test does not ask for ``drawn``."""
-    if "drawn" not in request.fixturenames and {"cli", "commands"} & {*request.path.parent.parts[-2:]}:
+    rooms = {"cli", "commands", "project"} & {*request.path.parent.parts[-2:]}
+    if rooms and "drawn" not in request.fixturenames:
         monkeypatch.setattr("spsbench.report.figures.FIGURES", {})
 
 
