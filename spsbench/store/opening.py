@@ -259,7 +259,8 @@ def require_usable(directory: Path) -> None:
         if not above.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(above, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            reason = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(reason, os.strerror(reason))
         entries = {path.name for path in directory.iterdir()} if above == directory else set()
     except OSError as problem:
         raise files.unwritable(directory, problem, "--out") from problem

@@ -302,10 +302,10 @@ class EngineAudit:
         if not answer.output_ids:
             return None
         ids = tuple(answer.output_ids)
-        known = reply.decoded is not None and not reply.hidden_stop
         prompt = tuple(ask.prompt_ids)
-        free = int((reply.decoded or 0) < len(reply.output_ids)) if known else None
-        return Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask, free)
+        return Foreign(
+            line, prompt, ids, self._sampling, answer.retokenised, answer, ask, tokens_of_prefill(reply)
+        )
 
     def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
         """Send requests whose answers give other evidence than their texts; they do not count for the law."""
@@ -677,6 +677,20 @@ def audit_engine(
             law = _explaining_law(row, subject)
             laws |= {} if law is None else {setting.sampling: law}
         yield row
+
+
+def tokens_of_prefill(answer: protocol.Answer) -> int | None:
+    """Return how many tokens of an answer came before its first loop, 0 or 1; None where it does not show.
+
+    ``decoded`` counts what an engine decoded past the stop token, too. One that gave the first token in the
+    prefill and then decoded one past the end counts as many as it emitted.
+    """
+    emitted = len(answer.output_ids)
+    if answer.decoded is None or answer.hidden_stop:
+        return None
+    if answer.decoded < emitted:
+        return 1
+    return None if answer.finish == protocol.STOP else 0
 
 
 def _audited(

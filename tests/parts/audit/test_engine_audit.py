@@ -12,6 +12,7 @@ from support import tiny_models
 from support.tiny_engine import Folders, InProcess, Models, served
 
 from benchmarks.audit_power import Engine, Tables
+from spsbench.base import protocol
 from spsbench.base.errors import UnavailableError
 from spsbench.base.protocol import LENGTH, Answer, Ask, PeerError, PeerGone, Sampling, checked
 from spsbench.base.records import SamplingParams
@@ -29,6 +30,7 @@ from spsbench.parts.audit.engine_audit import (
     SettingResult,
     Subject,
     audit_engine,
+    tokens_of_prefill,
 )
 from spsbench.parts.audit.localise import laws_beside, locate, read_under
 from spsbench.parts.external.registry import PeerKind
@@ -227,6 +229,21 @@ def test_drafted_ids_must_fit(drafted: list[list[int]], said: str) -> None:
     answer = Answer([1, 2, 3, 4], "length", accepted_per_loop=[2, 0], drafted_ids=drafted)
     with pytest.raises(PeerError, match=said):
         checked(answer, Ask([1], 4), 300)
+
+
+@pytest.mark.parametrize(
+    ("answer", "free"),
+    [
+        (Answer([5, 6, STOP], protocol.STOP, decoded=2), 1),
+        (Answer([5, 6, 7], LENGTH, decoded=3), 0),
+        (Answer([5, 6, STOP], protocol.STOP, decoded=3), None),  # 0, or 1 and one past the stop token
+        (Answer([5, 6, 7], LENGTH), None),
+    ],
+)
+def test_the_token_of_the_prefill_shows_where_nothing_is_decoded_past_the_end(
+    answer: Answer, free: int | None
+) -> None:
+    assert tokens_of_prefill(answer) == free
 
 
 def test_what_could_not_be_shown_is_undecided(folders: Folders, models: Models) -> None:

@@ -261,10 +261,12 @@ def test_a_build_that_is_installed_is_not_measured_beside_a_gpu(
     assert kind.device == device
     monkeypatch.setattr(plan, "find_peer", lambda engine: kind)
     arms = [Arm("ars", 0, name, "greedy", SamplingParams(greedy=True))]
-    plan._require_device(arms, torch.device("cpu"))
+    config = resolve({"device": "cpu"})
+    monkeypatch.setattr(plan, "resolve_device", torch.device)
+    assert plan._device_of(config, arms) == torch.device("cpu")
     told = pytest.raises(UsageError, match="runs on cpu, and the run on cuda:0") if device else nullcontext()
     with told:
-        plan._require_device(arms, torch.device("cuda"))
+        plan._device_of(config.model_copy(update={"device": "cuda"}), arms)
 
 
 @pytest.mark.thorough
