@@ -323,9 +323,7 @@ class TableWithStates(TableModel):
 
 @cache
 def _small_model(vocab_size: int) -> CausalLM:
-    """Return a model of two random layers; shared, since a drafter that takes its layers has its own
-    cache.
-    """
+    """Return a model of two random layers; shared, as a drafter that takes its layers has its own cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -100,9 +100,7 @@ class _Zone:
         self._total_uj = 0
 
     def read_uj(self) -> int:
-        """Return the counter in microjoules; between two calls it may wrap around once, which takes
-        minutes.
-        """
+        """Return the counter in microjoules; between calls it may wrap around once, which takes minutes."""
         now = int(self._counter.read_text())
         moved = now - self._last_uj
         self._total_uj += moved if moved >= 0 else moved + self._range_uj

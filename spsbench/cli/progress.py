@@ -33,8 +33,9 @@ _REDRAW_S = 0.2
 
 @contextmanager
 def watching(*, quiet: bool, moving: bool = False) -> Iterator[LogProgress | BarProgress]:
-    """Return the watcher that suits stderr; with ``quiet`` one that prints nothing. ``moving``: see
-    ``BarProgress``.
+    """Return the watcher that suits stderr; with ``quiet`` one that prints nothing.
+
+    For ``moving`` see ``BarProgress``.
     """
     console = err(quiet=quiet)
     if not console.is_terminal or quiet:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConfig:
-    """Return the configuration that options of ``run`` ask for, on top of ``settings``, if given: those kept
-    of a run that had not begun.
+    """Return the configuration that options of ``run`` ask for, on top of ``settings``, if given.
+
+    ``settings`` is the file kept of a run that had not begun.
     """
     before: dict[str, str] = {}
     if asked.resume is not None:

@@ -117,9 +117,7 @@ class DecodingBatch(ABC):
         """Run one loop of every live row, of which there is at least one."""
 
     def _warped(self, logits: Tensor) -> Rows:
-        """Return the warped last rows of the live sequences, from logits [B, last, V]; no copy if all are
-        live.
-        """
+        """Return the live sequences' warped last rows, from logits [B, last, V]; no copy if all are live."""
         if len(self.live) < self.size:
             logits = logits[sent(sorted(self.live), logits.device)]
         return rows.warped(logits.flatten(0, 1), self.sampling)
@@ -228,9 +226,7 @@ class BatchSpS(DecodingBatch):
         return decoded
 
     def _score(self, drafts: Drafts) -> Tensor:
-        """Return [B, n+1, V] target logits, n the longest draft; those after a shorter draft's end are
-        undefined.
-        """
+        """Return [B, n+1, V] target logits, n the longest draft; undefined after the end of a shorter one."""
         longest = max(len(draft.tokens) for draft in drafts.values())
         last, starts = pending(self.live, self.target)
         block = last.new_zeros(self.size, longest + 1)

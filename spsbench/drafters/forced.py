@@ -87,9 +87,7 @@ class ForcedDrafts(NamedTuple):
 
     @property
     def chances(self) -> Floats:
-        """[n, K] probabilities of acceptance under modified rejection, given that the earlier drafts
-        stand.
-        """
+        """[n, K] probabilities of acceptance by modified rejection, given that the earlier drafts stand."""
         return np.minimum(self.ratios, 1.0)
 
 
@@ -133,8 +131,9 @@ def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts
 
 
 def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
-    """Return the drafts of a drafter whose tokens do not depend on each other: its proposal before each
-    token.
+    """Return the drafts of a drafter whose tokens do not depend on each other.
+
+    They come from its proposal before each token.
     """
     n = len(text.tokens)
     u = torch.zeros(k, device=text.device)

@@ -184,8 +184,9 @@ class Policy(Protocol):
 
     @property
     def margin(self) -> Margin | None:
-        """Return how a token is compared with the policy's threshold; None where ``lookahead`` decides alone,
-        so that the host never waits.
+        """Return how a token is compared with the policy's threshold.
+
+        None where ``lookahead`` decides alone, so that the host never waits.
         """
         ...
 

@@ -39,9 +39,7 @@ class Shape:
         return self.dynamic or sum(accumulate(self.branching, mul))
 
     def depth(self, k: int) -> int:
-        """Return the most tokens of one draft that can stand; a static tree has its own depth in place of
-        K.
-        """
+        """Return the most tokens of one draft that can stand: K, or the depth of a static tree."""
         return k if self.dynamic else len(self.branching)
 
     def require_branches(self, count: int, k: int) -> None:

@@ -144,8 +144,9 @@ class StopReader:
         return nats
 
     def _chosen_positions(self, sizes: Floats) -> tuple[Integers, Floats]:
-        """Return positions after which drafts are sampled on, likelier where a rejection is, and their
-        weights.
+        """Return positions after which drafts are sampled on, and their weights.
+
+        A position is likelier to be chosen where a rejection is likelier.
         """
         chances = np.append(_inclusion(sizes, self._count), 1.0)
         offset = float(torch.rand((), generator=self._random, dtype=torch.float64))

@@ -90,8 +90,9 @@ class SuffixAutomaton:
         return 0, 0
 
     def _exact(self, at: int, token: int) -> int:
-        """Return the state that ``token`` leads to from ``at``, split off where it also stands for longer
-        substrings.
+        """Return the state that ``token`` leads to from ``at``.
+
+        It is split off where it also stands for longer substrings.
         """
         state = self._next[at][token]
         if self._length[state] == self._length[at] + 1:

@@ -152,8 +152,9 @@ def without_graphs(arm: Arm) -> str | None:
 
 
 def is_lossless(arm: Arm) -> bool:
-    """Return whether a speculative arm's rule keeps the law; False for an external engine, whose texts must
-    show it.
+    """Return whether a speculative arm's rule keeps the law.
+
+    An external engine counts as lossless; its texts must show it.
     """
     return is_peer(arm) or rule_kind(arm.rule.name).lossless
 
@@ -234,9 +235,7 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
 
 
 def _drafting(config: RunConfig) -> Iterator[Drafting]:
-    """Yield every way of drafting and accepting that a configuration asks for; each name and option is
-    checked.
-    """
+    """Yield all ways of drafting and accepting that a configuration asks for; check each name and option."""
     drafters = _checked_specs(config.drafters, drafter_kind, "--drafter")
     rules = _checked_specs(config.rules, rule_kind, "--rule")
     policies = _checked_specs(config.policies, policy_kind, "--policy")
@@ -272,9 +271,7 @@ def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
 
 
 def _with_shape(drafter: Spec, shape: Shape | None) -> Spec:
-    """Return a drafter of trees of that shape, unless it names its own; refuse one that drafts chains
-    only.
-    """
+    """Return a drafter with trees of that shape; refuse one that has its own or drafts only chains."""
     if shape is None:
         return drafter
     if TREE not in drafter_kind(drafter.name).options:
@@ -378,8 +375,9 @@ def refuse_beams(config: RunConfig, command: str) -> None:
 
 
 def _beam_params(config: RunConfig) -> BeamParams | None:
-    """Return the search's parameters; only the draft model can search ahead, always K steps, in our own
-    loop.
+    """Return the search's parameters.
+
+    Only the draft model can search ahead, always K steps, in our own loop.
     """
     if (beam := config.beam) is None:
         return None

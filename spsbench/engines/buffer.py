@@ -85,9 +85,7 @@ class TruncatedLoop:
 
     @property
     def drafted(self) -> int:
-        """Number of draft tokens that count as trials, in a tree its depth; those after an accepted EOS do
-        not.
-        """
+        """Number of draft tokens that count as trials, in a tree its depth; none after an accepted EOS."""
         if self._ended_inside_draft:
             return self.kept
         return self._proposed if self.branches is None else self.branches.depth

@@ -161,9 +161,7 @@ class StagedBatch(DecodingBatch):
         self._draw_ahead(row)
 
     def _draw_ahead(self, row: int) -> None:
-        """Copy the numbers of a row's next loops to the device: one waiting copy, at K = 4 for 1,808
-        loops.
-        """
+        """Copy a row's next numbers to the device, in one waiting copy: at K = 4 those of 1,808 loops."""
         uniforms = self.live[row].uniforms
         assert isinstance(uniforms, UniformStream), "others do not know their next numbers"
         self._given[row] = uniforms.ahead(self.u.shape[1])

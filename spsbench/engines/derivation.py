@@ -78,8 +78,9 @@ class Derivation:
     policy: Policy | None = None
 
     def of_rule(self, loops: Sequence[DecodedLoop], first: int, seed: int) -> Sums:
-        """Derive the decisions of loops under a rule other than modified rejection; ``first`` loops came
-        before.
+        """Derive the decisions of loops under a rule other than modified rejection.
+
+        ``first`` loops came before.
         """
         sums: Sums = {}
         if self.rule == MODIFIED_REJECTION:

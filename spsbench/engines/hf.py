@@ -47,8 +47,9 @@ class HFGenerateEngine:
         self._vocab_size = target.vocab_size
 
     def generate(self, request: Request) -> Generation:
-        """See ``Engine.generate``. Loops are observed from outside: what was drafted and emitted, without
-        betas.
+        """See ``Engine.generate``; loops are observed from outside.
+
+        What was drafted and emitted is known, without betas.
         """
         self._set_defaults()
         stop = StopRule.of(request, self._decoder)

@@ -352,9 +352,7 @@ def _portions_of(
 
 
 def spans(generation: Generation) -> list[tuple[int, int]]:
-    """Return per loop where it began in the output, and how many of its drafted tokens' places are in the
-    output.
-    """
+    """Return per loop where it began in the output, and how many of its drafted tokens have places there."""
     spans_of_loops, at = [], 0
     for loop, drafts in zip(generation.loops or (), generation.proposed or (), strict=True):
         spans_of_loops.append((at, min(loop.emitted, len(drafts))))
@@ -363,8 +361,9 @@ def spans(generation: Generation) -> list[tuple[int, int]]:
 
 
 def recorded_rows(generation: Generation, first: int, like: Tensor) -> Tensor | None:
-    """[n, V] the rows that drafted tokens were drawn from at the positions from ``first`` on, as the drafter
-    showed them, shaped as ``like``.
+    """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them.
+
+    They are of the positions from ``first`` on, and shaped as ``like``.
     """
     if generation.kept_rows is None or generation.kept_rows.every > 1:
         return None
@@ -380,8 +379,9 @@ def recorded_rows(generation: Generation, first: int, like: Tensor) -> Tensor | 
 def with_draft(
     reading: Reading, generation: Generation, first: int, recorded: Tensor, logits: Tensor | None
 ) -> Reading:
-    """Return a reading of the positions from ``first`` on with the drafter's rows, or with an independent
-    forward's ``logits`` [n, V].
+    """Return a reading of the positions from ``first`` on with the rows of the draft.
+
+    Those are the drafter's, or, where given, an independent forward's ``logits`` [n, V].
     """
     rows = recorded.clone()
     for (start, count), drafts in zip(spans(generation), generation.proposed or (), strict=True):

@@ -136,8 +136,9 @@ class _Layout(Protocol):
     """How the forward of a backend is given a tree."""
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Forget the last sequence and read the prompt but its last token; return how many columns it
-        takes.
+        """Forget the last sequence and read the prompt but its last token.
+
+        Return how many columns it takes.
         """
         ...
 

@@ -18,9 +18,7 @@ from spsbench.models.tokenizer import Border
 
 
 def built(config: Any, dtype: torch.dtype | None) -> Any:
-    """Build a model from a configuration, with its architecture's initial weights, on torch's default
-    device.
-    """
+    """Build a configuration's model, with its architecture's initial weights, on torch's default device."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM

@@ -98,8 +98,9 @@ def _hidden_by() -> str | None:
 
 
 def remedy_for(boards: Sequence[Mapping[str, str]]) -> str:
-    """Return what to type so that torch can use boards of ``environment.gpus``; empty without one, or if
-    hidden.
+    """Return what to type so that torch can use boards of ``environment.gpus``.
+
+    It is empty without a board, or if the boards are hidden.
     """
     if not boards:
         return ""
@@ -134,9 +135,7 @@ def title(device: torch.device) -> str | None:
 
 
 def uuid_of(device: torch.device) -> str | None:
-    """Return a CUDA device's UUID without the driver's ``GPU-``; None for any other, and where it is
-    unknown.
-    """
+    """Return a CUDA device's UUID without the driver's ``GPU-``; None for any other, or if it is unknown."""
     uuid = None
     if device.type == "cuda":
         uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
@@ -186,8 +185,9 @@ class Gpu:
         return cls(gpu_facts(device, board), board)
 
     def not_followed(self) -> str | None:
-        """Return why nothing is known of each sequence, which only NVML reports fast enough; None if it
-        is.
+        """Return why nothing is known of each sequence; None if something is.
+
+        Only NVML reports fast enough for that.
         """
         if isinstance(self.board, NvmlBoard):
             return None

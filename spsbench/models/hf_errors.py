@@ -150,9 +150,7 @@ def typed_errors(name: str, flag: str) -> Iterator[None]:
 
 
 def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
-    """Return the typed error for a failure to find or read a model: of this machine first, then of the
-    hub.
-    """
+    """Return the typed error for a failure to find or read a model: this machine's first, then the hub's."""
     from huggingface_hub import errors as hub
 
     from spsbench.models.faults import NEEDS_LESS, SEE_DRIVER, is_out_of_memory, of_a_device

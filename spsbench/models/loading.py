@@ -127,9 +127,7 @@ def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int
 def torch_under(
     target: TorchLM, draft: TrainedDraft, config: Any, vocab_size: int, dtype: torch.dtype | None, flag: str
 ) -> TorchLM:
-    """Build the model over transformers' own forward; in the target's dtype it shares the target's
-    tensors.
-    """
+    """Build the model over transformers' own forward; in the target's dtype the two share tensors."""
     if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
         why = f"{config.model_type} caps its logits, so that a draft of it proposes every token."
         raise UsageError(why, flag=flag, remedy="Train one without a separate vocabulary.")
@@ -179,8 +177,9 @@ class SharingTorchLM(TorchLM):
 
 
 def _load_layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
-    """Build the layers and the final norm as stored, between an embedding and a head of one row to be
-    replaced.
+    """Build the layers and the final norm as stored.
+
+    They stand between an embedding and a head of one row that are to be replaced.
     """
     from transformers import AutoModelForCausalLM
 
@@ -299,9 +298,7 @@ def load_placed(
 def from_pretrained(
     source: ModelSource, dtype: str, device: torch.device, flag: str, placed: dict[str, Any]
 ) -> Any:
-    """Load the model with transformers, complete and quantised if asked for; ``placed`` says where it
-    goes.
-    """
+    """Load the model with transformers, complete and quantised if asked for, where ``placed`` says."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
@@ -473,8 +470,6 @@ def random_model(
 
 
 def _weights_dtype(dtype: str) -> torch.dtype | None:
-    """Return the dtype that weights are made in; quantised weights are made in float32 unless one is
-    named.
-    """
+    """Return the dtype that weights are made in; for quantised weights float32 unless one is named."""
     precision = Precision(dtype)
     return DTYPES.get(precision.dtype) or (torch.float32 if precision.quantise is not None else None)

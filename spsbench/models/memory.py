@@ -227,9 +227,7 @@ def weight_bytes(
 
 
 def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
-    """Return the bytes of a model's files of weights, on this machine or on the hub; None if none are
-    known.
-    """
+    """Return the bytes of a model's weight files, on this machine or on the hub; None if none are known."""
     here = local_weights(folder)
     if source.is_local or (here and all(file.is_file() for file in here)):
         return sum(file.stat().st_size for file in here if file.is_file()) or None
@@ -238,9 +236,7 @@ def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
 
 
 def computed_width(source: ModelSource, dtype: str) -> int:
-    """Return the bytes of a number that a model computes with, once loaded in a dtype; see
-    ``weight_bytes``.
-    """
+    """Return the bytes of a number that a model, loaded in a dtype, computes with; see ``weight_bytes``."""
     precision = Precision(dtype)
     stored = torch.float32 if precision.quantise is not None else getattr(source.config, "dtype", None)
     wanted = DTYPES.get(precision.dtype) or stored

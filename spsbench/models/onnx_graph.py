@@ -246,9 +246,7 @@ class Builder:
     def _branch(
         self, way: Callable[..., None], states: Sequence[str], number: int, outputs: Sequence[str]
     ) -> Any:
-        """Return one way of attention as a graph of its own, which writes its outputs to the outer
-        graph's.
-        """
+        """Return one way of attention as a graph of its own, whose outputs become the outer graph's."""
         outside, self._nodes = self._nodes, []
         branch_outputs = [f"{way.__name__}.{name}" for name in outputs]
         way(states, number, branch_outputs)

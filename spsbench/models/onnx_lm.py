@@ -251,8 +251,9 @@ def bind(
     memory: Mapping[str, Any],
     outputs: Mapping[str, Any],
 ) -> Any:
-    """Bind a forward to arrays, and to the runtime's values in ``memory``, of which caches are written in
-    place.
+    """Bind a forward to arrays and to the runtime's values in ``memory``.
+
+    Caches among these values are written in place.
     """
     binding = session.io_binding()
     for name, array in inputs.items():
@@ -470,9 +471,7 @@ class OnnxLM(OnnxModel):
         return self._stage(VerifyProgram, k, sampling)
 
     def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
-        """Return a program over this model's cache, made once; none where another forward replaces this
-        one.
-        """
+        """Return a program over this model's cache, made once; none if another forward replaces this one."""
         if getattr(self.score, "__func__", None) is not OnnxModel.score:
             return Unstaged("another forward")
         key = kind, k, sampling

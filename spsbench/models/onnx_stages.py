@@ -293,9 +293,7 @@ class _Memory:
         return {"u": self.u[first:end]}, outputs | {"logits": self.logits[None, first:end]}
 
     def rows(self, count: int) -> StagedRows:
-        """Return the first rows, copied since the next call overwrites them; marked rows are cut on the
-        host.
-        """
+        """Return the first rows, copied since the next call overwrites them; the host cuts marked rows."""
         others = None
         if 1 in self.marks[:count]:
             held = rows.on_host(rows.warped(self.of(0, count), self._sampling))

@@ -132,8 +132,9 @@ class Placement:
     def settings(
         self, target: ModelSource, dtype: str, reserved_bytes: int, device: torch.device, folder: str
     ) -> dict[str, Any]:
-        """Return arguments of ``from_pretrained``; a strategy leaves ``reserved_bytes`` free on the draft's
-        ``device``.
+        """Return arguments of ``from_pretrained``.
+
+        A strategy leaves ``reserved_bytes`` free on the draft's ``device``.
         """
         if self.modules is not None:
             plain = _disjoint(self.modules, skeleton(target.config))

@@ -46,8 +46,9 @@ class Quantised:
 
 
 def described(quantise: str) -> str:
-    """Return the quantisation as tables show it: ``int8 by torchao 0.18.0 (weight-only, one scale a
-    row)``.
+    """Return the quantisation as tables show it.
+
+    An example: ``int8 by torchao 0.18.0 (weight-only, one scale a row)``.
     """
     return f"{quantise} by {_library()} ({_SCHEMES[quantise]})"
 

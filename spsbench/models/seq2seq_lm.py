@@ -191,9 +191,7 @@ _BIAS = "position_bias"
 
 
 def crossed_names(layers: int) -> list[str]:
-    """Name the keys and values that the encoder gives and the decoder reads, [1, heads, source, head_dim]
-    each.
-    """
+    """Name the keys and values, each [1, heads, source, head_dim], that the encoder gives the decoder."""
     return [f"crossed_{kind}_{number}" for number in range(layers) for kind in ("key", "value")]
 
 
@@ -221,9 +219,7 @@ class _T5Builder(Builder):
         return self._normed(state, added, f"{self._half}.final_layer_norm.weight", "states")[1]
 
     def _blocks(self, number: int) -> list[Any]:
-        """Return what the parts of a layer add to the residual stream, in order: functions of (input,
-        prefix).
-        """
+        """Return what a layer's parts add to the residual stream, in order: functions of (input, prefix)."""
         raise NotImplementedError
 
     def _feed_forward(self, x: str, prefix: str) -> str:

@@ -403,9 +403,7 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
 
 
 def embedding_of(source: ModelSource, flag: str) -> str | None:
-    """Return ``embedding_fingerprint`` of a model's files; None where they are absent or store it
-    otherwise.
-    """
+    """Return ``embedding_fingerprint`` of a model's files; None if they are absent or store it otherwise."""
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
@@ -432,9 +430,7 @@ def _read_tokenizer(
     config: Any,
     generation: Mapping[str, Any] | None,
 ) -> Tokenizer:
-    """Read a model's tokenizer, with its end tokens and, for an encoder-decoder, what the decoder starts
-    with.
-    """
+    """Read a model's tokenizer, its end tokens and, for an encoder-decoder, what the decoder starts with."""
     from transformers import AutoTokenizer
 
     folder = Path(location)
@@ -451,9 +447,7 @@ def _read_tokenizer(
 
 
 def decoder_start(config: Any, settings: Mapping[str, Any] | None, name: str, flag: str) -> tuple[int, ...]:
-    """Return a decoder's start token, and the first token of every output where that is forced (BART's
-    BOS).
-    """
+    """Return a decoder's start token, and every output's first token where that is forced (BART's BOS)."""
 
     def setting(key: str) -> Any:
         generation_value = None if settings is None else settings.get(key)
@@ -484,9 +478,7 @@ def files_of(location: str, revision: str | None) -> Path | None:
 
 
 def fingerprint(location: str, revision: str | None = None) -> str:
-    """Return the commit of a hub model; of a folder, a hash of its files' names, sizes, beginnings and
-    ends.
-    """
+    """Return a hub model's commit; of a folder, a hash of its files' names, sizes, beginnings and ends."""
     folder = files_of(location, revision)
     if folder is None or not Path(location).is_dir():
         return _UNKNOWN if folder is None else folder.name  # the cache names snapshots by commit

@@ -347,9 +347,7 @@ class SplitLM(TorchLM):
 
     @contextmanager
     def alike(self) -> Iterator[None]:
-        """Run the same loops in every process while the block lasts, so that nothing needs to be
-        broadcast.
-        """
+        """Run the same loops in every process while the block lasts, so that nothing need be broadcast."""
         self._is_alike = True
         try:
             yield

@@ -18,8 +18,9 @@ class Border:
     start: tuple[int, ...]
 
     def source_length(self, tokens: Sequence[int]) -> int:
-        """Return the number of source tokens, ``ending`` included: up to the first ``start`` after an
-        ``ending``.
+        """Return the number of source tokens, ``ending`` included.
+
+        The source lasts up to the first ``start`` after an ``ending``.
         """
         mark = self.ending + self.start
         width = len(self.ending)

@@ -244,8 +244,9 @@ class TorchLM(CausalLM):
     def _logits_by_part(
         self, tokens: Tensor, last: int, rows: int, forward: Callable[[Tensor, Tensor | None], Any]
     ) -> Iterator[Tensor]:
-        """See ``score_uncached_parts``; ``forward`` takes ids [1, m] and, after its first call, an encoder's
-        states.
+        """See ``score_uncached_parts``.
+
+        ``forward`` takes ids [1, m] and, after its first call, an encoder's states.
         """
         n, body = len(tokens), BodyOnce(self.model)
         ids, encoded = tokens.unsqueeze(0), None

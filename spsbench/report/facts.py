@@ -131,9 +131,7 @@ def prompts(summary: Summary) -> int:
 
 
 def model(run: Run, role: str) -> str | None:
-    """Return name and revision of the ``target`` or ``draft``; for a folder its name only. None if
-    unknown.
-    """
+    """Return name and revision of the ``target`` or ``draft``, of a folder the name only; None if unknown."""
     known = value(run, "models", role) or value(run, "identity", "pair", role)
     name = str(known.get("name") or "") if isinstance(known, Mapping) else ""
     if name.startswith(("/", "./", "../", "~")):  # the path to a folder says nothing to other readers
@@ -174,9 +172,7 @@ def device_name(run: Run) -> str | None:
 
 
 def gpu_in_sequences(summary: Summary) -> str | None:
-    """Return clocks at the end of sequences, how many were throttled and why, and how many ran beside
-    others.
-    """
+    """Return clocks as sequences ended, how many were throttled and why, and how many ran beside others."""
     gpu = summary.get("gpu")
     if gpu is None or not gpu["sequences"]:
         return None
@@ -222,9 +218,7 @@ def _version(run: Run) -> str | None:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """Return what must stand beside the numbers wherever they go: alarms, and what others took of the
-    times.
-    """
+    """Return what must stand beside the numbers everywhere: alarms, and what others took of the times."""
     return [*judgement.alarms(summary), *disturbance(summary)]
 
 

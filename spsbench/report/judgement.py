@@ -181,8 +181,9 @@ def alarms(summary: Summary) -> list[str]:
 
 
 def losslessness(summary: Summary) -> list[str]:
-    """Return what is known of the SpS arms: that every decision follows, else the worst bound; greedy
-    identity.
+    """Return what is known of the SpS arms.
+
+    It says that every decision follows, else the worst bound; then greedy identity.
     """
     speculative = [arm for arm in judged_arms(summary) if arm["method"] == "sps"]
     searched = [arm for arm in speculative if arm.get("beams")]
@@ -237,8 +238,9 @@ def is_confirmed(arm: ArmLosslessness) -> bool:
 
 
 def _confirmed(arms: list[ArmLosslessness], plain: list[ArmLosslessness], of: int) -> str:
-    """Return the verdict on arms whose every decision is confirmed, and which drafts showed their own
-    rows.
+    """Return the verdict on arms whose every decision is confirmed.
+
+    It tells which drafts showed their own rows.
     """
     derived = [(arm, one) for arm in arms if (one := arm.get("decisions")) is not None]
     if not derived:
@@ -490,8 +492,9 @@ EVIDENCE = (
 def _rows_of(
     role: Literal["target", "draft"], name: Literal["apart", "rounding"]
 ) -> Callable[[Decisions], str]:
-    """Return a column with the distance of an arm's rows, or of rounding alone; empty where none were
-    compared.
+    """Return a column with the distance of an arm's rows, or of rounding alone.
+
+    A cell is empty where no rows were compared.
     """
 
     def cell(decisions: Decisions) -> str:
@@ -711,9 +714,7 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
 
 
 def _other_findings(row: EngineAuditRow) -> Iterator[str]:
-    """Yield what else is wrong, whether seeds are honoured, and drafts that do not know a right engine's
-    steps.
-    """
+    """Yield what else is wrong, whether seeds are honoured, and drafts unaware of a right engine's steps."""
     for finding in row["free"]:
         is_fact = finding["test"] in ("seeds", "withdrawn") and not finding["unjudged"]
         if not finding["passed"] or is_fact or finding["numbers"].get("unlike"):

@@ -135,8 +135,9 @@ _COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
 
 
 def _loops(measured: Measured, arm: str) -> dict[Any, tuple[dict[int, float | None], dict[int, list[int]]]]:
-    """Return, for each traced (example_id, sample_index), by loop: milliseconds, and for a tree which
-    siblings stood.
+    """Return milliseconds by loop of each traced (example_id, sample_index).
+
+    For a tree, also return which siblings stood in each loop.
     """
     loops = measured.loops_by_arm.get(arm)
     if loops is None:

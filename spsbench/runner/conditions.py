@@ -155,8 +155,9 @@ def _refuse(directory: Path, lines: Sequence[str]) -> None:
 
 
 def computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[str]:
-    """Return the roles whose model gives other bits than in the process that measured last, in equal
-    conditions.
+    """Return the roles whose model gives other bits than in the process that measured last.
+
+    There are none unless the conditions are equal.
     """
     info = store.run_info()
     before = info.get("models")

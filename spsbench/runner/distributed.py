@@ -326,9 +326,7 @@ def _scores(
 
 
 def scoring(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Block]:
-    """Yield blocks of outputs to be scored; those of an example stay together, since they are judged
-    alike.
-    """
+    """Return blocks of outputs to be scored; those of an example stay together, being judged alike."""
     ordered = sorted(samples, key=lambda sample: sample.example_id)
     blocks, items = [], list[Item]()
     for example_id, of_example in groupby(ordered, key=lambda sample: sample.example_id):

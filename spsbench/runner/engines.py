@@ -88,8 +88,9 @@ _HF = (GENERATE, ASSISTED, LOOKUP)
 
 
 def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
-    """Return which models of a pair its arms run by transformers' own forward; see
-    ``EngineFactory.build``.
+    """Return which models of a pair its arms run by transformers' own forward.
+
+    See ``EngineFactory.build``.
     """
     roles: set[Literal["target", "draft"]] = set()
     for arm in arms:
@@ -272,9 +273,7 @@ class EngineFactory:
         return ThreadedEngine(engine, self._pair.info["threads"])
 
     def _tree_model(self, model: CausalLM) -> BeamLM:
-        """Return the model over transformers' own forward, the only one that takes a tree; each is tested
-        once.
-        """
+        """Return the model over transformers' own forward, which alone takes a tree; each is tested once."""
         if id(model) not in self._trees:
             reference = self._reference(model)
             tree = self._trees[id(model)] = BeamLM(reference)
@@ -282,8 +281,9 @@ class EngineFactory:
         return self._trees[id(model)]
 
     def _target_for(self, arm: Arm) -> CausalLM:
-        """Return the model whose law an arm follows; a target that keeps hidden states where the drafter
-        reads them.
+        """Return the model whose law an arm follows.
+
+        A target keeps hidden states where the drafter reads them.
         """
         if arm.method == "draft":
             return self._pair.draft

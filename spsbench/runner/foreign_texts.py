@@ -182,9 +182,7 @@ class Audit:
             self.first_impossible = {"line": text.line, "index": index, "token_id": token, "gap": gap}
 
     def bound(self, level: float) -> float | None:
-        """Return the leakage that these texts rule out, with error probability ``level``; None without a
-        draft.
-        """
+        """Return the leakage that the texts rule out at error probability ``level``; None without a draft."""
         _, prompts = evidence_stats.per_prompt(self._table())
         if prompts.empty:
             return None

@@ -114,9 +114,7 @@ class PeerArms(ExitStack):
         }
 
     def rules(self) -> dict[str, str]:
-        """Return the rule by which each speculative arm of an external engine accepts tokens, as it
-        reports.
-        """
+        """Return the acceptance rule of each speculative arm of an external engine, as it reports."""
         return {
             arm.name: described.rule or UNTOLD_RULE
             for arm in self._plan.arms

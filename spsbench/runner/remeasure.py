@@ -107,9 +107,7 @@ class Remeasuring:
         self._note(ended)
 
     def _wanted(self) -> list[tuple[Round, int]]:
-        """Return the rounds of a pass with their next attempts' numbers: disturbed ones, all of a short
-        run.
-        """
+        """Return a pass's rounds with their next attempts' numbers: disturbed ones, or all of a short run."""
         if self.budget_s <= self._spent_s:
             return []
         timings = [timing for timing in self._store.timings() if timing.condition == self._condition]

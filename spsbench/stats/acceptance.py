@@ -111,9 +111,7 @@ def disagreement(loops: pd.DataFrame) -> float | None:
 
 
 def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
-    """Return sums over the loops of each prompt: [prompts], or [prompts, K+1] the loops with exactly j
-    tokens.
-    """
+    """Return sums over the loops of each prompt: [prompts], or [prompts, K+1] loops with exactly j tokens."""
     import pandas as pd
 
     groups, ids = pd.factorize(conversation_of(loops))

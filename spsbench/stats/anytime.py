@@ -65,9 +65,7 @@ def critical_value(n: int) -> float:
 
 
 def standard_error(times: PairedTimes) -> float | None:
-    """Return the jackknife standard error of the ratio's logarithm; None below two prompts or without
-    variation.
-    """
+    """Return the jackknife standard error of the log ratio; None below two prompts or without variation."""
     n = len(times)
     if n < 2 or not times.ratio():
         return None
@@ -95,9 +93,7 @@ def anytime_speedup(times: PairedTimes) -> Speedup | None:
 def paired_speedup(
     baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False, anytime: bool = False
 ) -> Speedup | None:
-    """Return the speedup over the prompts of one process, or over processes and their prompts; see
-    ``speedup``.
-    """
+    """Return the speedup over one process's prompts, or over processes and their prompts; see ``speedup``."""
     if anytime:
         return anytime_speedup(pair(baseline, arm, prefill=prefill))
     if "process" in arm and arm["process"].nunique() > 1:

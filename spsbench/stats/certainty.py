@@ -64,9 +64,7 @@ class Certainty:
     def interval(
         self, speedup: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
     ) -> RatioInterval | None:
-        """Widen the interval of ``undisturbed`` by what others took of the two, as ``summary.json`` has
-        it.
-        """
+        """Widen the interval of ``undisturbed`` by what others took of the two, as in ``summary.json``."""
         if speedup is None or baseline is None or not len(baseline) or not len(arm):
             return shown(speedup)
         return shown(self.widened(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))

@@ -347,9 +347,7 @@ def slower(compared: RunComparison, allowed: float) -> list[str]:
 
 
 def undecided(compared: RunComparison, allowed: float) -> list[str]:
-    """Return the arms whose interval holds both more and less than ``allowed``: the gate passes them
-    unproved.
-    """
+    """Return the arms whose interval holds more and less than ``allowed``: the gate passes them unproved."""
     names = []
     for arm in compared["arms"]:
         low, high = arm["time_ratio"]["low"], arm["time_ratio"]["high"]
@@ -373,8 +371,9 @@ def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[
 
 
 def speedup_ratio(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame]) -> Speedup | None:
-    """Return B's speedup over A's with its 95% interval over prompts; a and b hold samples of ArS and the
-    arm.
+    """Return B's speedup over A's with its 95% interval over prompts.
+
+    ``a`` and ``b`` each hold samples of ArS and of the arm.
     """
     import pandas as pd
 
@@ -456,9 +455,7 @@ def _alike(a: Run, b: Run, arm: str) -> bool:
 
 
 def _metrics(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator[MetricDifference]:
-    """Return every score that both have, and every figure of a corpus that sums give: B minus A, by
-    prompt.
-    """
+    """Yield every score that both have, and every corpus figure that sums give: B minus A, by prompt."""
     done = [finished(samples) for samples in (a, b)]
     tables = [score_table(samples) for samples in done]
     corpora = (corpus_metrics(of_a), corpus_metrics(of_b))

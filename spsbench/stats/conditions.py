@@ -44,8 +44,9 @@ def warnings(
     anytime: bool = False,
     data: object = None,
 ) -> list[str]:
-    """Return the warnings that a summary gives reason for, each once. ``data``: where the prompts come
-    from.
+    """Return the warnings that a summary gives reason for, each once.
+
+    ``data`` is where the prompts come from.
     """
     names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
     sentences = [
@@ -181,8 +182,9 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
 
 
 def _pace(samples: pd.DataFrame) -> pd.Series[float]:
-    """Return log seconds a token of the finished sequences that are not too short, by prompt, sample and
-    process.
+    """Return log seconds a token of the finished sequences, by prompt, sample and process.
+
+    Sequences that are too short are left out.
     """
     done = finished(samples)
     done = done[(done["decode_s"] > 0) & (done["new_tokens"] >= FEWEST_TOKENS)]
@@ -281,8 +283,9 @@ def _contentions(summary: Summary) -> list[Contention]:
 
 
 def _lost_shares(lost: Contention) -> float:
-    """Return shares by arm; for summaries of earlier versions, which lack them, the share of all that was
-    measured.
+    """Return the largest share that an arm lost.
+
+    Summaries of earlier versions lack shares by arm: for them it is the share of all that was measured.
     """
     if "lost_by_arm" in lost:
         return max(lost["lost_by_arm"].values(), default=0.0)

@@ -43,9 +43,7 @@ Recorded = Mapping[str, Mapping[str, RecordedFigure]]
 
 
 def outputs_sha256(keys: Iterable[tuple[str, int]]) -> str:
-    """Return which outputs of an arm a figure covers: a hash of their (example_id, sample_index), in any
-    order.
-    """
+    """Return which outputs of an arm a figure covers: a hash of (example_id, sample_index) in any order."""
     lines = sorted(json.dumps([str(example), int(index)]) for example, index in keys)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -204,9 +202,7 @@ def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -
 def intervals(
     samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric], arm: str
 ) -> dict[str, MetricInterval]:
-    """Return the 95% interval over prompts of each figure of an arm's finished samples, where sums give
-    it.
-    """
+    """Return the 95% interval over prompts of each figure of an arm's finished samples, if sums give it."""
     table = score_table(samples)
     by_metric = {name: metric.interval(samples, table, arm) for name, metric in corpora.items()}
     return {name: ends for name, ends in by_metric.items() if ends is not None}

@@ -112,9 +112,7 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
     between = math.sqrt(n / (n - 1) * float(np.square(rests).sum())) / total if n > 1 else 0.0
 
     def reach(share: float) -> tuple[float, float, float]:
-        """Return how far the interval goes below and above the estimate, and the highest leakage that
-        fits.
-        """
+        """Return the interval's reach below and above the estimate, and the highest leakage that fits."""
         z = float(ndtri(share))
         sides = quantiles(rests, share) if n > 1 else (z, z)
         below, above = (max(z * model, side * between) for side in sides)

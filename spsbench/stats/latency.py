@@ -176,8 +176,9 @@ def energy(
     trusted: bool,
     anytime: bool,
 ) -> Energy | None:
-    """Return the energy of a run; joules per token have no interval where ``anytime``, see
-    ``paired_speedup``.
+    """Return the energy of a run.
+
+    Joules per token have no interval where ``anytime``; see ``paired_speedup``.
     """
     counter = info.get("energy")
     if not counter:

@@ -192,9 +192,7 @@ def is_precise(dtype: str) -> bool:
 
 
 def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
-    """Return the ArS that greedy tokens are compared with: our own where it was run, else the arm's
-    baseline.
-    """
+    """Return the ArS that greedy tokens are compared with: our own if it was run, else the arm's baseline."""
     if row["method"] == "draft":
         return None
     ours = (other for other in rows if other["method"] == "ars" and other["engine"] == axes.EAGER)
@@ -490,9 +488,7 @@ def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict,
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
-    """Compare a beam search's hypotheses with the baseline's, and its scores with an independent
-    forward's.
-    """
+    """Compare a beam search's hypotheses with the baseline's, and scores with an independent forward's."""
     return {
         "identity": None if baseline is None else _beam_identity(baseline, arm, precise=precise),
         "scores": _beam_scores(arm, precise=precise),

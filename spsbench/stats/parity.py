@@ -211,9 +211,7 @@ def compare(
 
 
 def advantage(target: Units, draft: Units, value: Value | None = None) -> Advantage:
-    """Return how much better the target is than the draft alone: the ratio of their means, paired by
-    prompt.
-    """
+    """Return how much better the target is than the draft alone: their means' ratio, paired by prompt."""
     target, draft, _ = _common_prompts(target, draft, None)
     of_target, of_draft = figure(target, value), figure(draft, value)
     if of_target is None or not of_draft:
@@ -283,8 +281,9 @@ def _score_column(
 
 
 def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Series[Any]:
-    """Return the mean score of each prompt, or conversation, of the finished samples and their
-    ``score_table``.
+    """Return the finished samples' mean score of each prompt, or conversation.
+
+    ``table`` is their ``score_table``.
     """
     import pandas as pd
 

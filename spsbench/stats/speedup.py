@@ -124,8 +124,9 @@ def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
 
 
 def conversation_of(samples: pd.DataFrame) -> pd.Series[str]:
-    """Return the prompt of each sample, for a later turn the first turn's: turns of one conversation are
-    not independent.
+    """Return the prompt of each sample; for a later turn the first turn's.
+
+    Turns of one conversation are not independent.
     """
     prompts = samples["example_id"]
     return prompts if "conversation" not in samples else samples["conversation"].fillna(prompts)

@@ -546,9 +546,7 @@ def engine_of(info: Mapping[str, Any]) -> str | None:
 
 
 def other_fallbacks(info: Mapping[str, Any], engine: str) -> list[tuple[str, str]]:
-    """Return arms that ran eager in place of graphs, each with the reason where ``engine`` does not say
-    it.
-    """
+    """Return arms that ran eager in place of graphs, each with the reason if ``engine`` does not say it."""
     fallbacks = info.get("engine_fallbacks") or {}
     return [(arm, reason) for arm, reason in fallbacks.items() if reason not in engine]
 

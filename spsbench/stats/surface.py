@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 def surfaces(
     by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool = True
 ) -> list[Surface]:
-    """Return a surface for each place of the speculative arms but batch and K; none without two batch
-    sizes.
-    """
+    """Return a surface per place of the speculative arms but batch and K; none without two batch sizes."""
     keys = dict.fromkeys(place(row, "batch", "k") for row in rows if row["method"] == "sps")
     results = []
     for key in keys:

@@ -187,9 +187,7 @@ _BY_LENGTH = "acceptance_histogram_by_draft_length"
 
 
 def _histogram(counts: Any, name: str) -> list[int]:
-    """Return counts by the number of drafts kept: from a list, or from the mapping of aiperf and older
-    vLLM.
-    """
+    """Return counts by the number of drafts kept, from a list or the mapping of aiperf and older vLLM."""
     if isinstance(counts, Mapping):
         by_kept = {_counted(kept): _counted(count) for kept, count in counts.items()}
         if max(by_kept, default=0) > MOST_K:
@@ -545,8 +543,10 @@ def samples_in(row: Row) -> Sequence[Row]:
 
 
 def samples(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
-    """Yield (line number, line of ``audit``) of every text of another tool's file; UnavailableError if it
-    has no texts, or lacks a field.
+    """Yield (line number, line of ``audit``) of every text of another tool's file.
+
+    Raises:
+        UnavailableError: it has no texts, or lacks a field.
     """
     for number, row in documents(path, flag):
         form = form_of(row)

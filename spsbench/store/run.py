@@ -70,9 +70,7 @@ class RunStore:
 
     @cached_property
     def _counted_offsets(self) -> dict[Key, list[int]]:
-        """Offsets of each sample's lines that count, in order of attempts; of a failed sample the last
-        line.
-        """
+        """Offsets of each sample's lines that count, in order of attempts; a failed sample's last line."""
         attempts = timings.rounds([*self._timings.values()])
         offset_of: dict[Key, dict[int, int]] = {}
         for offset, timing in self._timings.items():
@@ -189,9 +187,7 @@ class RunStore:
         return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted_offsets.values())
 
     def first(self, key: Key) -> Sample:
-        """Return the sample under ``key`` as it was written before any was timed again; KeyError without
-        one.
-        """
+        """Return the sample under ``key`` as written before any was timed again; KeyError without one."""
         (row,) = self._journal.read([self._first_offsets[key]])
         return codec.decode_sample(row)
 
@@ -200,9 +196,7 @@ class RunStore:
         return map(codec.decode_sample, self._rows())
 
     def frames(self) -> tables.Frames:
-        """Return the tables of the run: from Parquet if it shows the present journal, else from the
-        journal.
-        """
+        """Return the run's tables: from Parquet if it shows the present journal, else from the journal."""
         journal_exists = (self.directory / SAMPLES_FILE).exists()
         stored = tables.read_tables(self.directory, _stamp(self.directory) if journal_exists else None)
         arrow_tables = tables.build_tables(self._rows()) if stored is None else stored

@@ -200,9 +200,7 @@ def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
 
 
 def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
-    """Return the tables from Parquet; None if one is missing or damaged or shows another state than
-    ``stamp``.
-    """
+    """Return the tables from Parquet; None if one is missing, damaged or of another state than ``stamp``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -246,9 +244,7 @@ def _columns(name: str) -> dict[str, str]:
 
 
 def arms_table(arms: Sequence[Row]) -> Any:
-    """Return the arms of ``run.json`` as an Arrow table; those of the first schema lack axes, see
-    ``axes.axes``.
-    """
+    """Return ``run.json``'s arms as an Arrow table; the first schema's lack axes, see ``axes.axes``."""
     import pyarrow as pa
 
     rows = [dict(axes.identity(arm)) for arm in arms]
@@ -306,8 +302,9 @@ class _Blocks:
         self._owners.append(owner)
 
     def table(self, samples: Any, *, numbered: bool = False) -> Any:
-        """Return all blocks as an Arrow table, each row with its sample's key (and its number within the
-        sample).
+        """Return all blocks as an Arrow table, each row with its sample's key.
+
+        With ``numbered`` a row also has its number within the sample.
         """
         import numpy as np
         import pyarrow as pa

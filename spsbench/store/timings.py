@@ -130,9 +130,7 @@ def rounds(timings: Sequence[Timing]) -> dict[Round, dict[int, float | None]]:
 
 
 def counting(attempts: Mapping[int, float | None]) -> list[int]:
-    """Return the attempts of a round that count: all that are clean, else the one that lost least, the
-    earliest.
-    """
+    """Return the attempts of a round that count: all clean ones, else the earliest that lost least."""
     clean = [number for number, share in attempts.items() if share is None or share <= CLEAN]
     return clean or [min(attempts, key=lambda number: (attempts[number] or 0.0, number))]
 

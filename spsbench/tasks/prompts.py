@@ -531,9 +531,7 @@ class PromptsTask(Task):
         }
 
     def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
-        """See ``Task.read_by``: how many messages have the role ``developer``, and whether it becomes
-        ``system``.
-        """
+        """See ``Task.read_by``: how many messages are of role ``developer``, and if it becomes ``system``."""
         messages = (
             message for example in self.content.examples for message in example.fields.get(MESSAGES, ())
         )

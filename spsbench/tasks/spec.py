@@ -85,9 +85,7 @@ class SamplingSpec(_Strict):
 
 
 def sampling_of(said: object) -> SamplingParams:
-    """Return sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is
-    greedy.
-    """
+    """Return sampling parameters from ``{temperature, top_p, top_k, greedy}``; temperature 0 is greedy."""
     if not isinstance(said, Mapping):
         raise ValueError(f"sampling must be an object, got {said}")
     fields = dict(said)

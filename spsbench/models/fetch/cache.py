@@ -39,8 +39,9 @@ class TransferWatcher(Protocol):
         """Report a sentence about something unexpected."""
 
     def transfer(self, what: str, total: int, done: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Report a transfer of ``total`` bytes, of which ``done`` are here; the block is given a function
-        that counts arrivals.
+        """Report a transfer of ``total`` bytes, of which ``done`` are here.
+
+        The block is given a function that counts arrivals.
         """
         return nullcontext(lambda count: None)
 
@@ -79,8 +80,9 @@ CONVERSION = "v1"
 
 
 def cache_dir() -> Path:
-    """Return ``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not
-    exist.
+    """Return ``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``.
+
+    The folder need not exist.
     """
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()

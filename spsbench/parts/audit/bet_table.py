@@ -293,9 +293,7 @@ def _accepting(accepted: Floats, upper: bool) -> tuple[Floats, Floats]:
 
 
 def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> Floats:
-    """Draw a rejected token's replacement with the number of its test; with ``pick`` that number drew the
-    draft, too.
-    """
+    """Draw a rejected token's replacement with its test's number; with ``pick`` that drew the draft, too."""
     low = v.below("residual", order)
     edge = _ratio(v.q, v.p)
     a = v.entry(low)[:, None]

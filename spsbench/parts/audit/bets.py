@@ -190,9 +190,7 @@ class Bets:
         return float(np.logaddexp.reduce(self._wealth(), axis=None))
 
     def leading(self) -> tuple[str, str | None]:
-        """Return where the e-value comes from: the place, and the fault if one bet has most of the
-        evidence.
-        """
+        """Return the place that gives the e-value, and the fault if one bet has most of the evidence."""
         places: dict[str, float] = defaultdict(lambda: -math.inf)
         laws: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
         for (name, place), wealth in zip(
@@ -323,8 +321,9 @@ class Bets:
         return numbers
 
     def _copied(self, prompt: tuple[int, ...], tokens: Sequence[int], own: Floats, there: Bools) -> float:
-        """Return the log e-value of one text against its being an earlier one of its prompt, or beginning
-        like it.
+        """Return the log e-value of one text against its being an earlier one of its prompt.
+
+        The text may also begin like the earlier one.
         """
         earlier = self._texts[prompt]
         return math.log(1 - _RARE + _RARE * copied(earlier, tokens, own, there)) if earlier else 0.0
@@ -402,17 +401,16 @@ def _intervals(v: View, order: str) -> Floats:
 
 
 def _slots(v: View) -> list[tuple[int, int]]:
-    """Return each token's loop, and which of the loop's numbers drew it: its place there, or the final
-    one.
+    """Return each token's loop, and which of the loop's numbers drew it.
+
+    That is the number of its place there, or the final one.
     """
     slots = np.where(np.isin(v.kind, ["b", "c"]), _FINAL, v.index)
     return list(zip(np.cumsum(v.index == 0).tolist(), slots.tolist(), strict=True))
 
 
 def _align(numbers: Numbers, v: View, slots: list[tuple[int, int]], earlier: _Earlier, order: str) -> None:
-    """Return numbers of an earlier text at the same loop and place; at the same token where loops are
-    unknown.
-    """
+    """Take an earlier text's numbers at the same loop and place; at the same token if loops are unknown."""
     intervals = earlier.intervals[order]
     if (v.index < 0).all():
         n = min(len(v.x), len(intervals))

@@ -380,8 +380,9 @@ def _lookaheads(wanted: AuditOptions, *, served: bool) -> list[int | None]:
 
 
 def _caches(text: str | None) -> tuple[bool, ...]:
-    """Return whether to run without a prefix cache (first, the control) and with it; empty if not asked
-    for.
+    """Return whether to run without a prefix cache (the control, first) and with it.
+
+    It is empty if that is not asked for.
     """
     if text is None:
         return ()
@@ -604,9 +605,7 @@ class Course:
             say(f"What others check this with is in {path}: spsbench audit {path}.", quiet=self.wanted.quiet)
 
     def reproduce(self, subject: Subject) -> None:
-        """Look for a context that shows the clearest alarm, if there is an alarm and the engine still
-        runs.
-        """
+        """Look for a context that shows the clearest alarm, if there is one and the engine still runs."""
         from spsbench.base import PeerGone
         from spsbench.parts.audit.repro import reproduce, reproducible
 

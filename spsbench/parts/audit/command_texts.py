@@ -32,9 +32,7 @@ def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSe
 
 
 def _dtypes(wanted: AuditOptions) -> tuple[str, str | None]:
-    """Return the dtype to compute in here, and the one of the engine that wrote the texts, if it was
-    typed.
-    """
+    """Return the dtype to compute in here, and that of the engine that wrote the texts, if it was typed."""
     named = Spec.parse(wanted.dtype or "auto")
     here = values.float_dtype(named.name, "--dtype")
     written = None

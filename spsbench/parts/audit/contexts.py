@@ -81,8 +81,9 @@ class Standing:
     least: Floats
 
     def ratios(self, token: int, chance: float) -> Floats:
-        """[laws] how much more often a draft that stands begins with a token of that probability than a
-        drawn one; 0 where none can stand.
+        """[laws] how much more often a draft that stands than a drawn one begins with such a token.
+
+        ``chance`` is the token's probability; the result is 0 where no draft can stand.
         """
         column = self.columns.get(token)
         stays = np.ones(len(self.mass)) if column is None else self.stays[:, column]
@@ -388,9 +389,7 @@ class AtContexts:
         return Finding("withdrawn", True, f"{claim} is {'; it is '.join(parts)}.", "10^-1.3", numbers)
 
     def _log_e_values(self, where: int, at: float) -> list[float]:
-        """Return the logs of the e-values of a threshold's laws at a place, of those that the draws can
-        judge.
-        """
+        """Return the log e-values of a threshold's laws at a place, of those that the draws can judge."""
         rows = zip(self._laws, self._stakes[where], self._expected[where], strict=True)
         return [float(log_e) for (_, threshold), log_e, nats in rows if threshold == at and nats >= _KNOWABLE]
 

@@ -383,8 +383,9 @@ class EngineAudit:
         return {} if self._reported is None else self._reported.by_threshold()
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
-        """Return whether enough is known: the bound, or for greedy texts, which have none, every prompt
-        once.
+        """Return whether enough is known.
+
+        That is the bound, or for greedy texts, which have none, every prompt once.
         """
         if evidence is None or self._effort.all_texts or self._contexts is not None:
             return False
@@ -788,8 +789,9 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
 
 
 def cannot(setting: Setting, described: protocol.Described, *, cached: bool) -> str | None:
-    """Return why an engine cannot be audited with a setting, if so; ``cached`` if a prefix cache is asked
-    for or not.
+    """Return why an engine cannot be audited with a setting, if so.
+
+    ``cached`` says whether the audit asks for a prefix cache or for none.
     """
     if setting.in_flight > (described.in_flight or 1):
         most = "one request" if (described.in_flight or 1) == 1 else f"{described.in_flight} requests"
@@ -836,8 +838,9 @@ def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
 
 
 def _explaining_law(row: Row, subject: Subject) -> Law | None:
-    """Return the law that the plain texts follow in place of the requested one, if they raise no alarm
-    under it.
+    """Return the law that the plain texts follow in place of the requested one.
+
+    None if they raise an alarm under that law, too.
     """
     explained = None if row.located is None else row.located.explanation
     if explained is None or explained.law.share:

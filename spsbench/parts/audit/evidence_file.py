@@ -307,8 +307,9 @@ def _refuse(path: Path, flag: str, why: str) -> NoReturn:
 
 
 def _unlike_asked(header: Header, texts: Texts) -> str | None:
-    """Return what an audit would not have asked for: its seeds, and prompts of whole texts, follow from
-    its own seed.
+    """Return what an audit would not have asked for.
+
+    Its seeds, and prompts of whole texts, follow from its own seed.
     """
     for row in texts:
         number = row["request"]

@@ -93,8 +93,9 @@ class FreeEvidence:
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
-        """Add an answer, with the token that ended it; ``free`` tokens came before the first loop (None:
-        unknown).
+        """Add an answer, with the token that ended it.
+
+        ``free`` tokens came before the first loop (None: unknown).
         """
         if answer.retokenised or not answer.output_ids:
             return
@@ -262,9 +263,7 @@ class _Counters:
         self._spans: list[tuple[int, int, int]] = []  # of a text: counted, past its end at most, emitted
 
     def add(self, answer: Answer, n: int, free: int | None, reading: Reading) -> set[int]:
-        """Add an answer's counts; return how many tokens may have come before the first loop, none if
-        unknown.
-        """
+        """Add an answer's counts; return how many tokens may precede the first loop, none if unknown."""
         kept = answer.accepted
         drafted = answer.drafted
         loops = answer.loops

@@ -239,8 +239,9 @@ class _Course:
         self._read()
 
     def visit(self, version: str) -> Release | None:
-        """Audit a release unless that was done; later ones are compared with the first that could be
-        audited.
+        """Audit a release unless that was done.
+
+        Later ones are compared with the first that could be audited.
         """
         if version in self._skipped:
             return None
@@ -393,8 +394,9 @@ _Text = tuple[float, float, int, int | None]
 
 
 def _texts_in_turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
-    """Draw greedy texts of both engines in turns, prompt by prompt, one stopped while the other works; up
-    to the first request that fails.
+    """Draw greedy texts of both engines in turns, prompt by prompt, up to the first request that fails.
+
+    One engine is stopped while the other works.
     """
     from spsbench.base import Ask, PeerError, SamplingParams
     from spsbench.parts.external.engine import sampling_of

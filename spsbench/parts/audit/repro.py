@@ -100,8 +100,9 @@ class Shown:
 
 
 def reproducible(rows: Iterable[Row]) -> Row | None:
-    """Return the alarm with the most evidence, a sampled one first; None if no request that runs alone
-    has one.
+    """Return the alarm with the most evidence, a sampled one first.
+
+    None if no request that runs alone has one.
     """
     alarms = [row for row in rows if row.decision == ALARM and row.convention is None and row.setting.alone]
 

@@ -94,9 +94,7 @@ def pairs(plain: Sequence[Foreign], drafted: Sequence[Foreign]) -> Iterator[tupl
 
 
 def log10_e(differences: Sequence[Sequence[float]]) -> float:
-    """Return the log10 e-value of bets on the signs of differences: a mixture over numbers, stakes and
-    directions.
-    """
+    """Return the log10 e-value of bets on signs of differences, mixed over numbers, stakes and directions."""
     if not differences:
         return 0.0
     logs = []

@@ -67,9 +67,7 @@ def held_out(
 
 
 def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> list[float]:
-    """Return sum min(p, q) at n positions, from the target's features and the student's states [n,
-    hidden].
-    """
+    """Return sum min(p, q) at n positions from the target's features and the student's states [n, hidden]."""
     head = teacher.model.get_output_embeddings().weight.float()
     rows = teacher.head_rows(torch.float32)
     shares: list[float] = []

@@ -74,8 +74,9 @@ class OwnPrompt:
 
 
 def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
-    """Return the token ids of a conversation up to the opening's last word; for a base model of the text
-    alone.
+    """Return the token ids of a conversation up to the opening's last word.
+
+    For a base model they are of the text alone.
     """
     if tokenizer.has_chat_template:
         return tokenizer.opened_chat(opening.text)

@@ -267,9 +267,7 @@ class Training:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether matrix products in bfloat16 are fast: on a GPU, and on a CPU with instructions for
-    it.
-    """
+    """Return whether bfloat16 matrix products are fast: on a GPU, and on a CPU with instructions for it."""
     return device.type == "cuda" or bool(torch.cpu._is_avx512_bf16_supported())
 
 

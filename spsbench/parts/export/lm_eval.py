@@ -14,9 +14,7 @@ Line = dict[str, Any]
 
 
 def lines(arm: ArmSamples) -> Iterator[Line]:
-    """Yield a line for each prompt; ``resps`` holds the texts of all its samples, each score is their
-    mean.
-    """
+    """Yield a line for each prompt: ``resps`` holds all its samples' texts, each score is their mean."""
     for index, (prompt, samples) in enumerate(arm.by_prompt):
         doc = {"id": prompt.example_id, "prompt": prompt.text, "reference": prompt.reference}
         texts = [sample.generation.text for sample in samples]

@@ -71,16 +71,15 @@ def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
 
 
 def read_back(model: Path, served: Path) -> Path:
-    """Return a Hugging Face folder with the weights of a served file in float32, whose law is the
-    engine's.
-    """
+    """Return a Hugging Face folder with a served file's weights in float32, whose law is the engine's."""
     form = (served.parent if served.is_file() else served).name.partition("-")[2]
     return _converted_once(model, f"{form}-read", lambda out: write_float32(model, served, out))
 
 
 def openvino(model: Path, environment: Environment) -> Path:
-    """Return a folder of OpenVINO's in float32, converted from a GGUF file in float16, the only form that
-    it reads.
+    """Return a folder of OpenVINO's in float32.
+
+    It is converted from a GGUF file in float16, the only form that OpenVINO reads.
     """
     read_config(model)
 
@@ -182,9 +181,7 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return a model's configuration that can be written; the rotation's settings under
-    ``rope_parameters``.
-    """
+    """Return a model's configuration that can be written, with the rotation under ``rope_parameters``."""
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10000.0)}
     scaled = config.get("rope_scaling") or rope.get("rope_type", "default") != "default"

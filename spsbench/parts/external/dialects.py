@@ -168,8 +168,9 @@ COMMON = ("min_p", *PENALTIES)
 
 
 def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
-    """Return a request's sampler fields as vLLM and SGLang name them: greedy is temperature 0, all else
-    is off.
+    """Return a request's sampler fields as vLLM and SGLang name them.
+
+    For greedy the temperature is 0 and all else is off.
     """
     require_processors(sampling, COMMON)
     drawn = protocol.Sampling(temperature=0.0) if sampling.greedy else sampling
@@ -488,8 +489,9 @@ class VllmDialect(Dialect):
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Return the request. Its own salt keeps it out of the prefix cache; with ``ignore_eos`` only
-        ``stop_token_ids`` end the output.
+        """Return the request.
+
+        Its salt keeps it out of the prefix cache; with ``ignore_eos`` only ``stop_token_ids`` end the output.
         """
         return {
             "model": self._model,

@@ -91,8 +91,9 @@ class Entry(_Settings):
 
     @property
     def requirements(self) -> list[str]:
-        """The requirements of a release without a lock file: itself and the pins; the index chooses the
-        rest.
+        """The requirements of a release without a lock file: itself and the pins.
+
+        The index chooses the rest.
         """
         words = (*self.elsewhere, *self.lock.read_text().split())
         return [f"{self.package}=={self.version}", *(w for w in words if w.partition("==")[0] in self.pins)]

@@ -26,8 +26,9 @@ _SUPER, _SUB, _NARROW = 256, 32, 32
 
 
 def block_type(name: str, width: int, weights: str) -> str:
-    """Return GGUF's type of a matrix with rows of this width, as llama.cpp chooses; but the head has 8
-    bits.
+    """Return GGUF's type of a matrix with rows of this width.
+
+    It is the one that llama.cpp chooses, but the head has 8 bits.
     """
     if width % _NARROW:
         return "F32"
@@ -121,8 +122,9 @@ def _names(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Yield weights of the builder's graph, where matrices end in ``.MatMul`` and queries, keys and
-    values are one.
+    """Yield weights of the builder's graph.
+
+    There matrices end in ``.MatMul``, and queries, keys and values are one.
     """
     import onnx
     from onnx.numpy_helper import to_array

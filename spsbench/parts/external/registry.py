@@ -330,8 +330,9 @@ def _declared(table: Mapping[str, EngineOption], options: Options) -> dict[str, 
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:
-    """Return URL and model of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``; None where no model is
-    named.
+    """Return URL and model of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``.
+
+    The model is None where none is named.
     """
     url, options = _server(text, flag)
     return url, str(options["model"]) if "model" in options else None

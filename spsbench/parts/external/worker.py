@@ -311,8 +311,9 @@ class Worker:
             self._signal(signal.SIGSTOP)
 
     def _end(self) -> bool:
-        """End the process and its group at once; return whether it had been ended for what it wrote on
-        stderr.
+        """End the process and its group at once.
+
+        Return whether it had been ended for what it wrote on stderr.
         """
         if self._process is None:
             return False

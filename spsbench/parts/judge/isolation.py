@@ -276,8 +276,9 @@ def _strongest_level() -> tuple[IsolationLevel | None, tuple[str, ...]]:
 
 @cache
 def _level_without_sandbox(missing: tuple[str, ...]) -> IsolationLevel:
-    """Return the strongest level without a sandbox that judges rightly; ``missing`` says why no sandbox
-    works.
+    """Return the strongest level without a sandbox that judges rightly.
+
+    ``missing`` says why no sandbox works.
     """
     in_container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
     where = "in a container" if in_container else "not in a container"

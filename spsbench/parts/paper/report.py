@@ -324,8 +324,9 @@ def walltime_row(
 
 
 def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
-    """Return the prediction with the rehearsal's c where the run has none: not everywhere are phases
-    timed.
+    """Return the prediction with the rehearsal's c where the run has none.
+
+    Phases are not timed everywhere.
     """
     if arm["c"] is not None:
         return arm
@@ -340,8 +341,9 @@ def _estimate(value: Interval | None) -> Estimate | None:
 
 
 def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
-    """Return the page's content. A row of ``alphas`` is of Table 3: a draft's alpha over the target's
-    text.
+    """Return the page's content.
+
+    A row of ``alphas`` is of Table 3: a draft's alpha over the target's text.
     """
     tables = {"table1": table1(), "table2": list(rows), "table3": list(alphas)}
     return {"of": "leviathan", "pair": pair, **_gathered(runs, lambda summary: summary["warnings"]), **tables}
@@ -418,8 +420,9 @@ def _models(page: Page) -> str:
 
 
 def _table2(page: Page, *, narrow: bool = False) -> Table:
-    """Return Table 2, grouped by task; on a terminal without tokens per loop, the cause and the paper's
-    alpha.
+    """Return Table 2, grouped by task.
+
+    On a terminal it lacks tokens per loop, the cause and the paper's alpha.
     """
 
     def alpha(value: Estimate | None) -> str:
@@ -556,8 +559,9 @@ def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
 
 
 def _axis_top(least: float, page: Page, names: Sequence[str]) -> float:
-    """Return where an axis ends: at ``least``, or above the rows' values of these names and their
-    intervals.
+    """Return where an axis ends.
+
+    That is at ``least``, or above the rows' values of these names and their intervals.
     """
     cells = [row[name] for row in page["table2"] for name in names if row[name] is not None]
     values = [

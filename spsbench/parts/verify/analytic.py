@@ -79,8 +79,9 @@ class _TwoNumbers:
         self._rows = as_in_a_loop(q)
 
     def answer(self, test: float, final: float) -> tuple[int, int]:
-        """Return (accepted, token). All other tests pass at 0; those after ``j`` must not matter if it
-        fails.
+        """Return (accepted, token).
+
+        All other tests pass at 0; those after ``j`` must not matter if it fails.
         """
         tests = [test if i == self._j else 0.0 for i in range(len(self._draft.tokens))]
         u = torch.tensor([*tests, final], dtype=self._q.dtype).clamp_(0.0, _BELOW_ONE)
@@ -92,9 +93,7 @@ class _TwoNumbers:
         return _threshold(lambda u: self.answer(u, 0.5)[0] > self._j, guess)
 
     def token(self, test: float, final: float) -> int:
-        """Return the token drawn after ``j`` accepted ones; past the vocabulary where another number was
-        accepted.
-        """
+        """Return the token drawn after ``j`` accepted ones; past the vocabulary for any other number."""
         accepted, token = self.answer(test, final)
         return token if accepted == self._j else self._q.shape[-1]
 

@@ -280,9 +280,7 @@ def independent_uniforms(subject: SamplerUnderTest) -> Finding:
 
 
 def run_seeds(subject: SamplerUnderTest) -> list[int]:
-    """Return the seed of each sequence of a small run under the subject's sampling, by the runner's
-    schedule.
-    """
+    """Return each sequence's seed in a small run under the subject's sampling, by the runner's schedule."""
     sps = Arm("sps", subject.k, EAGER, "tested", subject.sampling)
     arms = [replace(sps, method="ars", k=0), sps, replace(sps, method="draft", k=0)]
     prompts = [Prompt(str(number), "", (0,), "") for number in range(_EXAMPLES)]

@@ -70,8 +70,9 @@ class SamplerUnderTest:
         return warp(with_history(logits, self.sampling.history, tokens, prompt), self.sampling)
 
     def build_rule(self) -> Rule | None:
-        """Return the rule; None for modified rejection, which the loops then take from where a control is
-        planted.
+        """Return the rule; None for modified rejection.
+
+        The loops then take the rule from where a control is planted.
         """
         return None if self.rule.name == MODIFIED_REJECTION else build_rule(self.rule)
 

@@ -202,8 +202,9 @@ def _shape(
 
 
 def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
-    """Return each text's distribution [n+1] of its number of loops, if they emit 1 to K+1 tokens in these
-    shares.
+    """Return each text's distribution [n+1] of its number of loops.
+
+    The loops emit 1 to K+1 tokens in these shares.
     """
     longest = max(lengths)
     emitted = np.append(0.0, shares)

@@ -281,9 +281,7 @@ def hindsight(
 def _adaptive(
     fixed: Sequence[ArmRow], rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]
 ) -> Iterator[AdaptiveGain]:
-    """Return the arms that differ from those of fixed K only in their policy, against the fastest of
-    these.
-    """
+    """Yield the arms that differ from those of fixed K only in policy, against the fastest of these."""
     timed = [row for row in fixed if row["ms_per_token"] is not None]
     best = min(timed, key=lambda row: row["ms_per_token"] or 0.0, default=None)
     if best is None:

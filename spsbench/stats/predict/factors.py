@@ -166,9 +166,7 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
 def _sums(
     row: ArmRow, by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
 ) -> tuple[ArmSums, ArmSums] | None:
-    """Return totals of the baseline and of the arm; None where a loop or its accepted tokens were not
-    seen.
-    """
+    """Return totals of the baseline and of the arm; None if a loop or its accepted tokens were not seen."""
     baseline = _baseline(row)
     if baseline is None:
         return None

@@ -115,9 +115,7 @@ def _typed(value: Any) -> Any:
 
 
 def _run_audit(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[Course, str | None]:
-    """Run the audit and restore the caller's number of threads, since the engine may compute in this
-    process.
-    """
+    """Run the audit and restore the caller's number of threads: the engine may compute in this process."""
     from spsbench.parts.external.registry import PeerKind, find_peer
 
     name = str(wanted.engine)

@@ -96,8 +96,9 @@ class LlamaCpp:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request. The prefill gives the first token; the token that ends a text is among
-        ``tokens``.
+        """Answer a request.
+
+        The prefill gives the first token; the token that ends a text is among ``tokens``.
         """
         before = self._drafts()
         started = time.perf_counter()
@@ -180,8 +181,9 @@ def output(response: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]
 
 
 def body(ask: Ask) -> dict[str, Any]:
-    """Return a request. The chain of samplers is given in full, or its defaults (top-k 40, min-p .05)
-    join in.
+    """Return a request with the chain of samplers in full.
+
+    Otherwise the chain's defaults (top-k 40, min-p .05) would join in.
     """
     sampling = ask.sampling
     require_processors(sampling, PROCESSORS)
@@ -234,8 +236,9 @@ def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[floa
 
 
 def flags(load: Load) -> list[str]:
-    """Return the server's flags: keys and values in float32 as the weights, no prefix cache unless asked
-    for.
+    """Return the server's flags.
+
+    Keys and values are in float32 as the weights; there is no prefix cache unless asked for.
     """
     slots = load.in_flight
     arguments = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context * slots), "-np", str(slots)]

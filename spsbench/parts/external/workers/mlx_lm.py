@@ -43,8 +43,9 @@ class MlxLm:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request. With a draft the prefill gives no token; a loop ends with a token that the
-        draft did not propose.
+        """Answer a request.
+
+        With a draft the prefill gives no token; a loop ends with a token that the draft did not propose.
         """
         require_processors(ask.sampling, ())
         if ask.seed is not None:  # without one its stream goes on

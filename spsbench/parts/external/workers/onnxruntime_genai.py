@@ -78,8 +78,9 @@ class OnnxRuntimeGenAI:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request. Without a draft the first token comes from the prefill, with one from the
-        first round.
+        """Answer a request.
+
+        Without a draft the first token comes from the prefill, with one from the first round.
         """
         import numpy as np
 

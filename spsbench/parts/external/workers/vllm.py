@@ -88,8 +88,9 @@ class Vllm:
         return _PROCESSORS if self._load.speculative else (*_PROCESSORS, *_ALONE)
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request, with the engine's own stamps of the first and last token; the prefill gives
-        the first.
+        """Answer a request, with the engine's own stamps of the first and last token.
+
+        The prefill gives the first token.
         """
         before, written = self._counts(), list[int]()
         started = time.perf_counter()

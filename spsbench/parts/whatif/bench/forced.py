@@ -42,8 +42,9 @@ class SyntheticAcceptance:
     takes_rows = True
 
     def __call__(self, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-        """Accept as planned, in place of ``decode.rejection.accept_draft``; the final token follows the
-        target's row.
+        """Accept as planned, in place of ``decode.rejection.accept_draft``.
+
+        The final token follows the target's row.
         """
         k = draft.tokens.shape[0]
         heads = u[:k] < self._chances(k, u)

@@ -151,8 +151,9 @@ def bench_pair(wanted: BenchOptions) -> None:
 
 
 def _bench_config(wanted: BenchOptions) -> BenchConfig:
-    """Return what was typed, without the acceptance; refuse all that can be refused before torch is
-    imported.
+    """Return what was typed, without the acceptance.
+
+    All that can be refused is refused before torch is imported.
     """
     from spsbench.parts.whatif.bench import BenchConfig
     from spsbench.store import read_run

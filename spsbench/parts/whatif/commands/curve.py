@@ -112,9 +112,7 @@ def _table(curve: AcceptanceCurve) -> Table:
 
 
 def shortfall(point: Point) -> tuple[float, float]:
-    """Return by how much the P99 of loops is too low where only the distribution, or the mean, is
-    injected.
-    """
+    """Return by how much the P99 of loops is too low if only the distribution, or the mean, is injected."""
     true, rates, mean = (each[-1] for each in (point.tail.true, point.tail.by_rates, point.tail.by_mean))
     return 1 - rates / true, 1 - mean / true
 

@@ -450,8 +450,9 @@ def _by_context(facts: Facts) -> list[RenderableType]:
 
 
 def forwards_table(facts: Facts) -> Table:
-    """Return t(1) of the target, t(K+1)/t(1) for a few K, and c; a row of four intervals would be too
-    wide.
+    """Return t(1) of the target, t(K+1)/t(1) for a few K, and c.
+
+    A row of four intervals would be too wide.
     """
     ks = facts["ks_shown"]
     rows = []
@@ -490,9 +491,7 @@ def payoff_table(facts: Facts) -> Table:
 
 
 def _by_batch(facts: Facts) -> list[RenderableType]:
-    """Return forwards by batch size, the speedups that they allow, those of real loops, and where they
-    pay.
-    """
+    """Return forwards by batch size, the speedups they allow, those of real loops, and where they pay."""
     place = f"{_device(facts)}, {facts['threads']} threads, after {facts['context']} tokens"
     ks = sorted({cell["k"] for cell in facts["cells"]})
     cells = {(cell["batch"], cell["k"]): cell for cell in facts["cells"]}

@@ -331,9 +331,7 @@ _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 
 def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
-    """Return the shape of drafts, None for chains, and how siblings of ``support`` possible tokens are
-    chosen.
-    """
+    """Return the drafts' shape (None: chains) and how siblings of ``support`` possible tokens are chosen."""
     from spsbench.base import K_SEQ, Spec
     from spsbench.drafters import Shape, rule_kind, shape_of
 

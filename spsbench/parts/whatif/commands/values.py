@@ -72,9 +72,7 @@ def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -
 
 
 def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
-    """Return every drafter, with its own rules if any, and each draft; once where the draft does not
-    matter.
-    """
+    """Return every drafter, with its own rules if any, and each draft; once if the draft does not matter."""
     from spsbench.parts.whatif.replay.study import Sought
 
     drafts = []

@@ -106,9 +106,7 @@ class Corner(NamedTuple):
         return seconds
 
     def gain(self, models: Models, k: int, batch: Floats, context: int) -> Floats:
-        """[n] tokens of ArS in the time of a loop: K forwards of the draft, one of the target for K + 1
-        tokens.
-        """
+        """[n] tokens of ArS in a loop's time: K forwards of the draft, one of the target for K + 1 tokens."""
         target, draft = models
         loop = k * self.forward_s(draft, batch, 1, context) + self.forward_s(target, batch, k + 1, context)
         gains: Floats = self.forward_s(target, batch, 1, context) / (loop + self.host_s)

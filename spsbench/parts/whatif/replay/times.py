@@ -153,8 +153,9 @@ class LoopTimes:
 
 
 def loop_costs(times: Sequence[LoopTimes]) -> LoopCosts:
-    """Return the costs of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K
-    tokens.
+    """Return the costs of ArS and of fixed K from 1 on, in the same rounds.
+
+    They are of loops that draft 0 to K tokens.
     """
     costs = [(time.costs.at_zero, time.costs.slope, time.costs.cold) for time in times]
     return LoopCosts(*(np.concatenate(parts, axis=-1) for parts in zip(*costs, strict=True)))
@@ -358,9 +359,7 @@ class StepTimes:
     def loops(
         self, parts: Sequence[Part], shares: Floats, k: int, rule: str = MODIFIED_REJECTION
     ) -> LoopTimes:
-        """Return the times of SpS, whose parts draft so many tokens in these shares [parts, K+1] of the
-        loops.
-        """
+        """Return the times of SpS, whose parts draft so many tokens in these shares [parts, K+1] of loops."""
         drafting = np.zeros(len(self.rounds))
         for part, share in zip(parts, shares.sum(1), strict=False):
             ends = np.array([each.drafting[part] for each in self.rounds])
@@ -448,8 +447,9 @@ def time_round(
 def _verifying(
     reader: TextReader, ids: Sequence[int], place: int, all_given: Sequence[Given], shuffler: random.Random
 ) -> dict[Given, float]:
-    """Time the target's verification, see ``Round``, in real loops, whose tests of the given tokens may
-    fail.
+    """Time the target's verification in real loops, whose tests of the given tokens may fail.
+
+    See ``Round``.
     """
     target = reader.target
     device = reader.pair.device

@@ -133,9 +133,7 @@ class World:
     law: LawCheck
 
     def best_k(self, tokens: Callable[[Point], float | None]) -> int | None:
-        """Return the fastest K by these tokens per loop; 0 where ArS is fastest, None where some are
-        unknown.
-        """
+        """Return the fastest K by these tokens per loop; 0 if ArS is fastest, None if some are unknown."""
         by_k = {point.k: point for point in self.points}
         known = {point.k: count for point in self.points if (count := tokens(point)) is not None}
         loop = WhatIf(known.__getitem__, lambda k: by_k[k].cost)
