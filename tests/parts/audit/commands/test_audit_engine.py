@@ -14,7 +14,7 @@ from support.mini_server import MiniServer
 from support.tiny_engine import InProcess, in_process
 
 from spsbench.base.errors import UsageError
-from spsbench.base.protocol import Described, Drafting
+from spsbench.base.protocol import Answer, Ask, Described, Drafting
 from spsbench.cli import read_material
 from spsbench.parts.external import registry
 from spsbench.parts.external.registry import PeerKind
@@ -67,10 +67,26 @@ def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(
 def test_few_contexts_are_asked_often_and_what_they_leave_open_is_said(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Our engine has no free first token, so every second context is of use; six texts rule nothing out."""
+    """Our engine has no free first token, so every second context is of use; six texts rule nothing out.
+
+    What it drafted does, if it says so.
+    """
+
+    class Silent(InProcess):
+        def generate(self, ask: Ask) -> Answer:
+            return replace(super().generate(ask), drafted_ids=None)
+
     asked = ("--contexts", "2", "--texts", "6", "--temperature", "1.5", "--arms", "sps", *FEW[:4])
     out = tmp_path / "audit"
-    done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", out)
+    worker = in_process(None, monkeypatch)
+    telling = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "telling")
+    assert (telling.code, "is ruled out at" in " ".join(telling.out.split())) == (0, True), telling.err
+    monkeypatch.setattr(
+        registry,
+        "find_peer",
+        lambda text, flag="--engine": PeerKind(text, lambda load, log, paused: Silent(Served(load, None))),
+    )
+    done = cli("audit", "--engine", worker, *asked, "--out", out)
     assert done.code == 5, done.err
     assert "withdrawn drafts are not ruled out" in done.err
     (file,) = out.glob("k4-*.jsonl")
@@ -79,7 +95,7 @@ def test_few_contexts_are_asked_often_and_what_they_leave_open_is_said(
     assert {row["max_new_tokens"] for row in rows} == {6}
     kept = json.loads((out / "audit.json").read_text())
     assert (kept["asked"]["contexts"], kept["effort"]["contexts"]) == (2, 2)
-    other = cli("audit", "--engine", in_process(None, monkeypatch), *asked[2:], "--out", out)
+    other = cli("audit", "--engine", worker, *asked[2:], "--out", out)
     assert other.code == 2
     assert "holds the texts of another audit" in other.err
 
@@ -102,7 +118,7 @@ def test_contexts_are_chosen_by_how_a_worker_says_that_its_drafts_end(
     plain = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "silent")
     monkeypatch.setattr(registry, "find_peer", kind)
     own = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "declared")
-    assert (plain.code, own.code) == (5, 5)
+    assert (plain.code, own.code) == (0, 0)
     kept = json.loads((tmp_path / "declared/audit.json").read_text())
     assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0}
     assert kept["asked"]["drafting"] == "p_min 0.4, n_min 0, top_k 0"
