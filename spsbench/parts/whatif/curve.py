@@ -107,21 +107,11 @@ def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: boo
             loops[place[text.prompt], column] += law.loops
         emitted = np.sum([law.emitted() for law in laws], axis=0)
         parts.append(_shape(emitted / emitted.sum(), [law.counts for law in laws], lengths))
-    intervals = simultaneous_ratios(tokens, loops)
-    if len(prompts) < _FEWEST:
-        intervals = [Interval(interval.estimate, None, None) for interval in intervals]
-    points = tuple(Point(k, length, *part) for k, length, part in zip(ks, intervals, parts, strict=True))
-    return AcceptanceCurve(
-        name,
-        "",
-        len(prompts),
-        len(texts),
-        int(tokens.sum()),
-        points,
-        _correlation(texts),
-        _prompts_needed(points, len(prompts)),
-        float(tokens.max() / tokens.sum()),
-    )
+    points = [
+        Point(k, length, *part)
+        for k, length, part in zip(ks, _tokens_per_loop(tokens, loops), parts, strict=True)
+    ]
+    return _of_points(name, points, len(texts), tokens, _correlation(texts))
 
 
 def by_category(
@@ -152,19 +142,30 @@ def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
     tokens = kept @ np.arange(1, k + 2)
     lengths = tokens.astype(int).tolist()
     counts = [np.eye(1, n + 1, int(count))[0] for n, count in zip(lengths, loops, strict=True)]
-    (length,) = simultaneous_ratios(tokens, loops[:, None])
-    if len(requests) < _FEWEST:
-        length = Interval(length.estimate, None, None)
+    (length,) = _tokens_per_loop(tokens, loops[:, None])
     point = Point(k, length, *_shape(kept.sum(0) / kept.sum(), counts, lengths))
+    return _of_points(name, [point], len(requests), tokens, {})
+
+
+def _tokens_per_loop(tokens: Floats, loops: Floats) -> list[Interval]:
+    """Return tokens [prompts] over loops [prompts, K] for each K; few prompts give no interval."""
+    ratios = simultaneous_ratios(tokens, loops)
+    return ratios if len(tokens) >= _FEWEST else [Interval(ratio.estimate, None, None) for ratio in ratios]
+
+
+def _of_points(
+    name: str, points: Sequence[Point], texts: int, tokens: Floats, correlation: Mapping[int, float]
+) -> AcceptanceCurve:
+    """Return the curve through points, of prompts with ``tokens`` [prompts]."""
     return AcceptanceCurve(
         name,
         "",
-        len(requests),
-        len(requests),
+        len(tokens),
+        texts,
         int(tokens.sum()),
-        (point,),
-        {},
-        _prompts_needed([point], len(requests)),
+        tuple(points),
+        correlation,
+        _prompts_needed(points, len(tokens)),
         float(tokens.max() / tokens.sum()),
     )
 
