@@ -102,8 +102,10 @@ def merge(options: MergeOptions) -> None:
 
 
 def measure(options: RunOptions) -> None:
-    """Measure as the options of ``run`` or ``sweep-k`` say: here, in several processes, at servers, or the
-    tasks of the field one after another."""
+    """Measure as the options of ``run`` or ``sweep-k`` say.
+
+    That is here, in several processes, at servers, or the tasks of the field one after another.
+    """
     named = options.resume or options.out
     if options.task == FIELD or (named is not None and (named / FIELD).is_dir()):
         require_alone("measurement")
@@ -168,7 +170,7 @@ def resume_command(directory: Path, *more: str) -> str:
 
 
 def _processes(options: RunOptions) -> int | None:
-    """How many processes ``--processes`` names; a hash and a cluster that are none are refused, too."""
+    """Return the number of ``--processes``; refuse what is not a number, hash or cluster."""
     expected = options.expect
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
         raise UsageError(

@@ -417,7 +417,7 @@ def verdict(comparison: ParityComparison, digits: int = 4, *, identical: bool = 
         return f"different from ArS by {difference}"
     detectable = f"{comparison['minimum_detectable_difference']:.{digits}f}"
     count = comparison["prompts_needed"]
-    needs = f"needs about {count:,}" if count else "needs more, how many they are too few to say"
+    needs = f"needs about {count:,}" if count else "needs more prompts than can be estimated from so few"
     return (
         f"inconclusive, {difference} against ArS; {comparison['prompts']} prompts can detect a difference of "
         f"{detectable}, showing parity within {margin} {needs}"
