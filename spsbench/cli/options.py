@@ -229,10 +229,11 @@ class RunOptions(Common):
     allow_mixed: bool = False
 
 
+OF_SAMPLES = {"--sampling LIST": "The task's by name: nucleus,greedy; or model, the target's own."}
+"""Which law is sampled, of a command that takes no exact search."""
+
 OF_TEXTS = {
-    "--temperature T": (
-        "Of texts that do not say theirs: 1; 0 is greedy. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
-    ),
+    "--temperature T": "Of texts that do not say theirs: 1; 0 is greedy.",
     "--top-p P": "The same. Default: 1.",
     "--top-k N": "The same. Default: all tokens.",
 }

@@ -65,6 +65,18 @@ def test_every_option_has_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
+def test_the_help_of_an_option_names_no_other_that_the_command_lacks(name: str) -> None:
+    own = {flag for each in options_of(name) for flag in each.opts}
+    texts = [re.sub(r"`[^`]*`|torchrun .*? \.\.\.", "", each.help) for each in options_of(name)]
+    assert {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)} <= own
+
+
+def test_exact_search_is_offered_where_it_is_taken() -> None:
+    offers = [name for name in SHOWN if any("exact search" in each.help for each in options_of(name))]
+    assert offers == ["run", "sweep-k"]
+
+
+@pytest.mark.parametrize("name", SHOWN)
 def test_every_command_takes_debug_which_the_help_of_spsbench_has_alone(name: str, cli: Cli) -> None:
     assert "No such option: --none" in cli(name, "--debug", "--none").err
     assert "--debug" not in cli(name, "--help").out

@@ -92,7 +92,12 @@ class AuditOptions(Common):
             ),
             "--follow FILE": "Re-score requests of a server's log, as SAMPLES, while it grows; see --every.",
         },
-        options.SAMPLING: {**options.OF_TEXTS},
+        options.SAMPLING: {
+            **options.OF_TEXTS,
+            "--temperature T": (
+                f"{options.OF_TEXTS['--temperature T']} With --engine a list: 0.7, 1, and 1 with top-p 0.9."
+            ),
+        },
         "With --follow": {
             "--every N": "Re-score one request in N, chosen by its id. Default: 1.",
             "--webhook URL": "POST each alarm there as JSON and go on. Default: end with exit code 4.",

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
-from spsbench.cli import Common, asks, out, print_json, say
+from spsbench.cli import Common, asks, options, out, print_json, say
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -57,6 +57,10 @@ class VerifyOptions(Common):
 @asks(
     VerifyOptions,
     {
+        options.FIRST: {
+            "--k LIST": ("Lookahead K, from 1: 4, 2,4 or 1..7; adaptive leaves it to a policy. Default: 4."),
+            **options.OF_SAMPLES,
+        },
         TESTED: {
             "--control NAME": (
                 "Inject one known fault, which the tests must find; or all, one after another, with the test "
@@ -67,7 +71,7 @@ class VerifyOptions(Common):
                 'Test instead whether an external engine follows the protocol, e.g. worker:"python '
                 'my_engine.py".'
             ),
-        }
+        },
     },
     needed="rule control effort",
 )
@@ -195,11 +199,8 @@ def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
         caught = ", ".join(f.test for f in findings if not f.passed) or "NOTHING"
         say(f"  {control}: caught by {caught}", quiet=quiet)
 
-    for tested in _subjects(wanted, effort):
-        if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
-            matrices[tested.name] = control_matrix(
-                tested.subject, tested.prompts, tested.decoder, effort, report
-            )
+    for tested in _subjects(wanted, effort, drawn=True):
+        matrices[tested.name] = control_matrix(tested.subject, tested.prompts, tested.decoder, effort, report)
     missed = [
         f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
     ]
@@ -212,8 +213,9 @@ def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
         raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--control")
 
 
-def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:
-    """Yield each sampling and way of drafting to test, with the pair loaded once."""
+def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> Iterator[_Tested]:
+    """Yield each sampling and way of drafting to test, with the pair loaded once; with ``drawn`` only
+    samplings that leave something to chance."""
     from spsbench.decode import bound
     from spsbench.drafters import HIDDEN, drafter_kind
     from spsbench.models import title
@@ -223,9 +225,12 @@ def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:
     config = _settings(replace(wanted, quiet=True), effort)  # how a file is read has been said
     say("Checking task, data and models", quiet=wanted.quiet)
     ready = plan(config, scores=False)
+    arms = [arm for arm in ready.arms if arm.method == "sps" and not (drawn and arm.sampling.greedy)]
+    if not arms:
+        why = "greedily nothing is drawn, so that most faults change nothing."
+        raise UsageError(why, flag="--sampling", remedy="Name another one, e.g. nucleus.")
     pair = load(ready)
     prompts = [prompt.ids for prompt in ready.prompts]
-    arms = [arm for arm in ready.arms if arm.method == "sps"]
     alone = len({arm.sampling_name for arm in arms}) == len(arms)
     for arm in arms:
         reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs_of(arm.drafter)
@@ -259,6 +264,8 @@ def _settings(wanted: VerifyOptions, effort: Effort) -> RunConfig:
     sampling = "nucleus,greedy" if wanted.sampling is None else wanted.sampling
     config = read_settings(among(RunOptions, wanted, sampling=sampling))
     refuse_beams(config, "verify")
+    if not any(config.ks):
+        raise UsageError("0 is ArS, and SpS is tested.", flag="--k", remedy="Give a K from 1, e.g. 4.")
     return config.model_copy(update={"limit": effort.needed})
 
 

@@ -107,6 +107,7 @@ class AdviseOptions(Common):
             "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
             "--k LIST": "Lookaheads to choose from. Default: 1..8.",
             "--drafter LIST": "Drafters to choose from. Default: all that suit the pair.",
+            **options.OF_SAMPLES,
         },
         options.DRAFTING: {
             "--tree SHAPES": (

@@ -40,6 +40,19 @@ def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
     assert answer["arms"]["nucleus"]["drafter"] == "model"
 
 
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--k", "0"), "--k: 0 is ArS, and SpS is tested."),
+        (("--control", "all", "--sampling", "greedy"), "--sampling: greedily nothing is drawn"),
+    ],
+)
+def test_what_leaves_nothing_to_test_is_refused(cli: Cli, flags: tuple[str, ...], why: str) -> None:
+    result = cli("verify", "xsum", *BRIEF, "--threads", "1", *flags)
+    assert result.code == 2
+    assert why in result.err
+
+
 def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
     result = cli("verify", *FLAGS, "--control", "inverted-ratio")
     assert result.code == 4
