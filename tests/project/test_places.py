@@ -1,4 +1,4 @@
-"""The page on the architecture and the README of each part name files, names and links that exist."""
+"""Pages name files that exist; that on the architecture and the README of each part names and links, too."""
 
 from __future__ import annotations
 
@@ -74,6 +74,21 @@ def test_what_is_not_there_is_found() -> None:
         "architecture.md: arm_rows in spsbench/report/results.py",
         "architecture.md: nowhere.md",
     ]
+
+
+OWN = re.compile(r"`((?:spsbench|tests|benchmarks|training|examples|configs)/[\w./-]+\.\w+)`")
+"""Files of the repository, as pages name them."""
+
+
+def lost(text: str) -> list[str]:
+    return [path for path in OWN.findall(text) if "NAME" not in path and not (ROOT / path).exists()]
+
+
+def test_other_pages_name_files_that_exist() -> None:
+    pages = (path for form in ("*.md", "docs/**/*.md", "results/reference/*.md") for path in ROOT.glob(form))
+    found = {page.name: lost(page.read_text(encoding="utf-8")) for page in pages}
+    assert {name: paths for name, paths in found.items() if paths} == {}
+    assert lost("`tests/nowhere.py` and `benchmarks/borders.py`") == ["tests/nowhere.py"]
 
 
 def test_every_part_is_in_the_table_with_those_who_need_it() -> None:

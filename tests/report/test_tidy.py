@@ -7,12 +7,14 @@ import dataclasses
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from support.synthetic_run import measured
 
 from spsbench.report.exports import lines, to_csv
+from spsbench.store.summary_types import ArmRow
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 
@@ -81,7 +83,24 @@ def missing(columns: list[str], known: set[str]) -> list[str]:
     return [column for column in columns if not any(re.fullmatch(pattern, column) for pattern in patterns)]
 
 
+OPTIONAL: dict[str, Any] = {
+    "called": "echo:most=2",
+    "metric_intervals": {"rouge2": {"low": 0.1, "high": 0.2}},
+    "paired_waves": 3,
+    "paired_conversations": 4,
+    "refuted": "the law of token 2",
+    "nodes_per_loop": 5.5,
+    "stages": {"propose": "program", "verify": "a vocabulary of 49,152"},
+}
+"""What a row has of some runs alone."""
+
+
 def test_every_column_is_described() -> None:
-    columns = list(read(to_csv([measured()]))[0])
+    run = measured()
+    rows = [{**row, **OPTIONAL} for row in run.summary["rows"]]
+    columns = list(read(to_csv([dataclasses.replace(run, summary={**run.summary, "rows": rows})]))[0])
+    assert {name for name, kind in ArmRow.__annotations__.items() if "NotRequired" in str(kind)} == {
+        *OPTIONAL
+    }
     assert missing(columns, described()) == []
     assert missing([*columns, "planted"], described()) == ["planted"]

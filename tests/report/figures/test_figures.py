@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,13 @@ def test_no_text_is_cut_off(figure: Draw, is_narrow: bool) -> None:
             assert inside, f"{text.get_text()!r} at {box}"
     assert "UNDECIDED, others used the CPU" in plate.svg
     assert "SmolLM2-135M-Instruct" in plate.svg
+
+
+def test_the_page_describes_every_figure() -> None:
+    source = Path(figures.__file__).read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/report.md").read_text(encoding="utf-8")
+    section = page.partition("## Figures")[2].partition("\n## ")[0]
+    assert {*re.findall(r"^\| `(\w+)`", section, re.MULTILINE)} == {*re.findall(r'Drawing\("(\w+)"', source)}
 
 
 @pytest.mark.thorough
