@@ -272,8 +272,8 @@ _GRACE_S = 20.0
 def measure_processes(config: RunConfig, count: int, options: RunOptions) -> Summary:
     """Carry a run out in N processes, one after another, and conclude over all.
 
-    One process is one draw: memory layout, trials at load and clocks differ between processes, and
-    the interval of a single run does not contain that. Each process leaves a complete run in
+    One process is one draw: memory layout and clocks differ between processes, and the interval of a
+    single run does not contain that. Each process leaves a complete run in
     ``process-i``; one that was there before is continued.
     """
     quiet, more = options.quiet, ["--allow-mixed"] if options.allow_mixed else []
