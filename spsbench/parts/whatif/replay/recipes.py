@@ -56,7 +56,9 @@ def _llama_cpp(forecast: CellForecast, draft: str, sampling: SamplingParams, by_
     if forecast.cell.drafter.name == "lookup":
         size = _options(forecast)["max_n"]
         return f"--spec-type ngram-simple --spec-ngram-simple-size-n {size} --spec-ngram-simple-size-m {k}"
-    return f"--spec-type draft-simple -md {draft} --spec-draft-n-max {k} --spec-draft-p-min 0"
+    # Its default takes the draft's most probable token, and accepts by another rule than was predicted.
+    drawn = "" if sampling.greedy else " --spec-draft-sampling probabilistic"
+    return f"--spec-type draft-simple -md {draft} --spec-draft-n-max {k} --spec-draft-p-min 0{drawn}"
 
 
 def _tensorrt_llm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:

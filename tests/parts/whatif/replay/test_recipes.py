@@ -60,6 +60,8 @@ def test_the_other_engines_take_k_as_each_counts_it() -> None:
     assert (options["--speculative-num-steps"], options["--speculative-num-draft-tokens"]) == ("4", "5")
     llama = shlex.split(recipe("llama-cpp", found("lookup"), "", DRAWN))
     assert llama[llama.index("--spec-ngram-simple-size-m") + 1] == "4"
+    drawn, greedy = (recipe("llama-cpp", found("model"), "small", each) for each in (DRAWN, GREEDY))
+    assert drawn == f"{greedy} --spec-draft-sampling probabilistic"
     written = yaml.safe_load(recipe("tensorrt-llm", found("model"), "small", DRAWN))
     assert written == {
         "speculative_config": {
