@@ -265,7 +265,8 @@ def _settings(wanted: VerifyOptions, effort: Effort) -> RunConfig:
     config = read_settings(among(RunOptions, wanted, sampling=sampling))
     refuse_beams(config, "verify")
     if not any(config.ks):
-        raise UsageError("0 is ArS, and SpS is tested.", flag="--k", remedy="Give a K from 1, e.g. 4.")
+        why = "it needs at least one value above 0, got 0."
+        raise UsageError(why, flag="--k", remedy="For example: --k 4.")
     return config.model_copy(update={"limit": effort.needed})
 
 

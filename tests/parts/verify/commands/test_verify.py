@@ -43,7 +43,7 @@ def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--k", "0"), "--k: 0 is ArS, and SpS is tested."),
+        (("--k", "0"), "--k needs at least one value above 0, got 0."),
         (("--control", "all", "--sampling", "greedy"), "--sampling: greedily nothing is drawn"),
     ],
 )
