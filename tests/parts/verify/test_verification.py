@@ -24,7 +24,7 @@ from spsbench.parts.verify.draft_faults import RIGHT as TWINS
 from spsbench.parts.verify.effort import FAULTS, Effort, Sizes
 from spsbench.parts.verify.subject import SamplerUnderTest
 from spsbench.parts.verify.tree_faults import FAULTS as FAULTS_OF_TREES
-from spsbench.parts.verify.verification import control_matrix, decided_by_more, findings
+from spsbench.parts.verify.verification import control_matrix, decided_by_more, findings, row_difference
 from spsbench.testing import Letters
 
 VOCAB = 24
@@ -216,6 +216,19 @@ def test_outputs_that_pass_show_what_would_have_been_seen_and_no_estimate(imposs
     assert found.passed == (impossible == 0)
     assert ("leakage 10.00%" in found.found) == bool(impossible)
     assert ("no sign of a leak; one above" in found.found) == found.passed
+
+
+def test_a_block_that_is_scored_otherwise_than_its_rows_is_found(
+    subject: SamplerUnderTest, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = subject.target.score
+
+    def score(tokens: torch.Tensor, last: int) -> torch.Tensor:
+        return right(tokens, last) * (1.01 if len(tokens) > 1 else 1.0)
+
+    assert row_difference(subject, prompts[:1]).passed
+    monkeypatch.setattr(subject.target, "score", score)
+    assert not row_difference(subject, prompts[:1]).passed
 
 
 def test_a_greedy_difference_that_is_no_number_is_no_tie(
