@@ -48,7 +48,7 @@ from spsbench.runner.worker import (
 )
 from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore
-from spsbench.store.opening import RUN_FILE, check_identity, require_free
+from spsbench.store.opening import RUN_FILE, check_identity, require_usable
 from spsbench.store.run import stages_of_all
 from spsbench.store.summary_types import Conditions
 from spsbench.tasks.task import Task
@@ -113,7 +113,7 @@ def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
 
     Known before a cluster is asked for anything, and so is a directory that cannot be used.
     """
-    require_free(directory)
+    require_usable(directory)
     if not resume or not (directory / RUN_FILE).is_file():
         return len(plan.prompts)
     check_identity(directory, plan.identity())

@@ -239,21 +239,22 @@ PROMPTS_FILE = "prompts.jsonl"
 _BEFORE_RUN_FILE = {files.LOCK_NAME, CONFIG_FILE, PROMPTS_FILE}
 
 
-def require_free(directory: Path) -> None:
-    """Refuse a directory that ``take`` would refuse; one that does not exist is not made."""
-    if directory.exists():
-        os.close(take(directory))
-
-
 def take(directory: Path) -> int:
     """Make the directory if need be and lock it, unless it belongs to something else."""
-    require_usable(directory)
+    _require_writable(directory)
     files.make_folder(directory, "--out")
     return files.acquire_lock(directory, "--out")
 
 
 def require_usable(directory: Path) -> None:
     """Refuse a directory that ``take`` would refuse; nothing is made."""
+    _require_writable(directory)
+    if os.path.lexists(directory / files.LOCK_NAME):
+        os.close(files.acquire_lock(directory, "--out"))
+
+
+def _require_writable(directory: Path) -> None:
+    """Refuse a directory that cannot be written to, or that belongs to something else."""
     try:
         above = next(path for path in (directory, *directory.parents) if path.exists())
         if not above.is_dir():
@@ -273,8 +274,6 @@ def require_usable(directory: Path) -> None:
     ):
         why = f"{directory} is not empty and holds no run ({', '.join(foreign[:3])})."
         raise UsageError(why, flag="--out", remedy="Name a directory that is empty or does not exist.")
-    if files.LOCK_NAME in entries:
-        os.close(files.acquire_lock(directory, "--out"))
 
 
 def read_run(directory: Path, flag: str = "RUN") -> Row:

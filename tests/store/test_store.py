@@ -21,6 +21,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spsbench.base import files
 from spsbench.base.axes import AXES
 from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.records import (
@@ -387,6 +388,15 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(store: RunStore) -> None
             reader.append(make_sample("e1"))
     store.close()
     begin(store.directory).close()
+
+
+def test_a_directory_is_locked_once(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two locks another process could take it."""
+    store.close()
+    locked, lock = list[Path](), files.acquire_lock
+    monkeypatch.setattr(files, "acquire_lock", lambda path, flag: (locked.append(path), lock(path, flag))[1])
+    begin(store.directory).close()
+    assert locked == [store.directory]
 
 
 def test_the_same_identity_continues_with_more_prompts(store: RunStore) -> None:
