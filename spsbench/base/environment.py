@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 import spsbench
+from spsbench.base.addresses import withhold
 from spsbench.base.errors import UsageError
 
 LIBRARIES = (
@@ -59,7 +60,7 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
         "spsbench": spsbench.__version__,
         "git": git_state(Path(spsbench.__file__).resolve().parents[1]),
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(_typed() if command is None else command),
+        "command": shlex.join(started_by() if command is None else command),
         "python": platform.python_version(),
         "os": platform.platform(),
         "cpu": _cpu(),
@@ -71,13 +72,17 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
     }
 
 
-def _typed() -> list[str]:
-    """How this process was started: a module by its name, which its file cannot be run for."""
-    program, *arguments = sys.argv
+def started_by() -> list[str]:
+    """Return the command that started this process, a module by its name: its file cannot be run for it."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
     if module is None:
-        return [program, *arguments]
-    return [Path(sys.executable).name, "-m", module.name.removesuffix(".__main__"), *arguments]
+        return [sys.argv[0], *typed_arguments()]
+    return [Path(sys.executable).name, "-m", module.name.removesuffix(".__main__"), *typed_arguments()]
+
+
+def typed_arguments() -> list[str]:
+    """Return what this process was started with, but for credentials, see ``withhold``."""
+    return [withhold(argument) for argument in sys.argv[1:]]
 
 
 def load_1m() -> float:

@@ -19,7 +19,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import spsbench
+from spsbench.base.addresses import withhold
 from spsbench.base.cluster import require_alone
+from spsbench.base.environment import typed_arguments
 from spsbench.base.errors import SpsbenchError, UsageError, as_typed
 from spsbench.base.parts import of_part
 from spsbench.cli.compare import compare
@@ -33,7 +35,6 @@ from spsbench.cli.report import report
 from spsbench.cli.run import merge, run, sweep_k
 from spsbench.cli.score import score
 from spsbench.cli.trace import trace
-from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
 from spsbench.models.fetch.cache import watched_by
 
@@ -247,9 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing is raised."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     _open_closed_streams()
-    typed = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
-    if arguments is None:
-        sys.argv[1:] = typed  # a run records how it was typed
+    typed = typed_arguments() if arguments is None else [withhold(each) for each in arguments]
     with listening(typed) as interruption:
         try:
             # Any command may be the first to need a model that is fetched.

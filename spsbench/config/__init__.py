@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.config.addresses import withheld
+from spsbench.base.addresses import withheld
 from spsbench.config.files import (
     is_file_name,
     list_pairs,

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from spsbench.base.addresses import withhold
 from spsbench.base.axes import BEAM, CHAIN, EAGER, Method
 from spsbench.base.errors import UsageError
 from spsbench.base.records import LEAST_TEMPERATURE, Spec, seconds_of
-from spsbench.config.addresses import withhold
 from spsbench.config.former import as_now
 from spsbench.config.processing import ProcessingSettings
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from spsbench.base.addresses import host_of
 from spsbench.base.errors import UnavailableError
-from spsbench.config.addresses import host_of
 from spsbench.config.models import ModelRef
 from spsbench.models.fetch.cache import megabytes, watcher
 from spsbench.models.hf_errors import (

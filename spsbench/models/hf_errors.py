@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from spsbench.base.addresses import host_of
 from spsbench.base.errors import DeviceFault, SpsbenchError, UnavailableError, UsageError, causes_of
-from spsbench.config.addresses import host_of
 from spsbench.models.fetch.cache import free_bytes, megabytes, watcher
 
 ANSWERS_WITHIN_S = 10.0

@@ -13,6 +13,7 @@ import torch
 
 from spsbench.base.axes import EAGER
 from spsbench.base.cluster import TENSOR_PARALLEL, require_alone, started
+from spsbench.base.environment import typed_arguments
 from spsbench.base.errors import SpsbenchError, UsageError, printable
 from spsbench.base.records import Arm, Generation, Request
 from spsbench.config import RunConfig
@@ -100,7 +101,7 @@ def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
             f"{count} processes are asked for, and "
             + ("this one was started alone." if there == 1 else f"{there} were started."),
             flag=TENSOR_PARALLEL,
-            remedy=f"Type: {launch_command(count, sys.argv[1:])}",
+            remedy=f"Type: {launch_command(count, typed_arguments())}",
         )
     if count == 1:
         yield None

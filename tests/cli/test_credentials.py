@@ -10,11 +10,15 @@ import pytest
 from support.commandline import SMALL, Cli
 from support.fake_server import Fake, serving
 
+from spsbench.base.addresses import withheld, withhold
 from spsbench.base.environment import describe_environment
+from spsbench.base.errors import UsageError
 from spsbench.cli.main import main
 from spsbench.config import resolve
-from spsbench.config.addresses import withheld, withhold
+from spsbench.runner.ranks import among_ranks
 from spsbench.store import RunStore
+
+SECRET = "openai:http://me:hush1@host/v1?api_key=hush2:model=m"
 
 
 def test_a_run_keeps_no_credentials(cli: Cli) -> None:
@@ -36,12 +40,21 @@ def test_a_run_keeps_no_credentials(cli: Cli) -> None:
 def test_a_process_does_not_record_those_that_it_was_started_with(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = "openai:http://me:hush1@host/v1?api_key=hush2:model=m"
-    monkeypatch.setattr(sys, "argv", ["spsbench", "run", "xsum", "--engine", server, "--limit", "-1"])
+    typed = ["spsbench", "run", "xsum", "--engine", SECRET, "--limit", "-1"]
+    monkeypatch.setattr(sys, "argv", [*typed])
     assert main() == 2
     command = describe_environment()["command"]
     assert "--engine openai:http://host/v1:model=m" in command
     assert "hush" not in command + capsys.readouterr().err
+    assert sys.argv == typed, "which is not spsbench's to change"
+
+
+def test_a_command_that_is_to_be_typed_does_not_show_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["spsbench", "run", "xsum", "--engine", SECRET])
+    alone = resolve({"tensor_parallel": 2, "device": "cpu"})
+    with pytest.raises(UsageError, match="this one was started alone") as refused, among_ranks(alone):
+        pass
+    assert str(refused.value).endswith("-m spsbench run xsum --engine openai:http://host/v1:model=m")
 
 
 @pytest.mark.parametrize(

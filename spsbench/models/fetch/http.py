@@ -36,8 +36,8 @@ from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from spsbench.base.addresses import NotThere, Unreachable, host_of
 from spsbench.base.errors import UnavailableError
-from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.models.fetch.cache import (
     Stored,
     megabytes,
