@@ -20,7 +20,7 @@ from spsbench.config import RunConfig, resolve
 from spsbench.models.device import Gpu, uuid_of
 from spsbench.models.pair import Pair
 from spsbench.runner.plan import Plan
-from spsbench.runner.stopping import due_turns
+from spsbench.runner.stopping import all_turns, due_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences
 from spsbench.store.opening import CONFIG_FILE, RUN_FILE, check_identity
@@ -89,13 +89,14 @@ def require_unchanged(
     """Refuse to continue another run, or one under other conditions than its last, or than any of its own.
 
     Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run is not
-    this function's business. Of a run that lacks nothing other settings are refused: they would change what
-    its folder says of the measurement, and nothing else.
+    this function's business. Fewer prompts or samples than the run has are refused, and of a run that lacks
+    nothing other settings: they would change what its folder says of the measurement, and nothing else.
     """
     if not (directory / RUN_FILE).is_file():
         return
     info = check_identity(directory, identity)
     with RunStore.open(directory) as store:
+        _refuse_less(plan, store)
         if not store.done():
             return
         if not due_turns(plan, store):
@@ -107,6 +108,26 @@ def require_unchanged(
     for now in workers:
         changes = (differences(before, plain(_with_recorded_auto(now, before))) for before in known)
         _refuse(directory, min(changes, key=len))
+
+
+OF_EXTENT = ("limit", "samples", "ids", "turns")
+"""Settings that say what is asked of the task, and are no part of a run's identity: it may be extended."""
+
+
+def _refuse_less(plan: Plan, store: RunStore) -> None:
+    """Refuse settings of extent that leave out what a run has."""
+    left_out = (store.done() | store.failed()) - {turn.key for turn in all_turns(plan)}
+    if not left_out:
+        return
+    before = resolve({}, store.directory / CONFIG_FILE)
+    for name in OF_EXTENT:
+        was, now = (as_typed(getattr(config, name)) for config in (before, plan.config))
+        if was != now:
+            raise UsageError(
+                f"{store.directory} has {len(left_out)} sequences that {now} leaves out; it was {was}.",
+                flag=f"--{RunConfig.model_fields[name].title or name}",
+                remedy="Leave it out, or measure with another --out.",
+            )
 
 
 OF_MEASURING = ("device", "threads", "backend", "device_map", "trace", "warmup")

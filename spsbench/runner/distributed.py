@@ -99,8 +99,9 @@ def execute_on(
     with ray_pool(address, config, threads, most, gpu=gpu) as pool:
         workers = _prepared(pool, plan, watcher)
         identity = plan.identity()
-        if resume and not allow_mixed:
-            require_unchanged(directory, plan, identity, workers.conditions.values(), latest=False)
+        if resume:
+            asked = [] if allow_mixed else workers.conditions.values()
+            require_unchanged(directory, plan, identity, asked, latest=False)
         with opened(plan, directory, identity, plan.info(), resume=resume) as store:
             missing = due_turns(plan, store)
             if missing or proof_is_due(store):

@@ -305,6 +305,10 @@ def checked_schema(path: Path) -> Row:
     return content
 
 
+_AS_ASKED = ("tags", "expected_sequences", "truncated_prompts", "data")
+"""What of run.json follows from how much is asked for, or is said anew."""
+
+
 def prepare(
     directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt], *, again: bool
 ) -> Row:
@@ -319,7 +323,7 @@ def prepare(
     if again:
         before = check_identity(directory, identity)
         run = before | run | {"resumed": [*before.get("resumed", []), {"time_utc": now, **info}]}
-        run |= {"tags": info["tags"]} if "tags" in info else {}
+        run |= {key: info[key] for key in _AS_ASKED if key in info}
         path = directory / PROMPTS_FILE
         prompts = codec.merge_prompts(path, codec.read_prompts(path) if path.exists() else [], prompts)
     else:

@@ -142,6 +142,30 @@ def test_the_least_temperature_is_greedy_and_less_is_refused(cli: Cli) -> None:
 # --- where it is written
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--limit 1", "--limit: run has 4 sequences that 1 leaves out; it was 3. Leave it out, or measure"),
+        ("--limit 2-4", "--limit: run has 2 sequences that 2-4 leaves out; it was 3."),
+        ("--id short-4", "sequences that short-4 leaves out; it was nothing."),
+    ],
+)
+def test_a_run_is_not_made_smaller(cli: Cli, whole: Path, typed: str, said: str) -> None:
+    shutil.copytree(whole, "run")
+    before = {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
+    refused(cli("run", "--resume", "run", *typed.split()), 2, said)
+    assert {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == before
+
+
+def test_an_interrupted_run_may_end_earlier(cli: Cli, whole: Path) -> None:
+    shutil.copytree(whole, "run")
+    lines = Path("run/samples.jsonl").read_text().splitlines(keepends=True)
+    Path("run/samples.jsonl").write_text("".join(lines[:3]))
+    assert cli("run", "--resume", "run", "--limit", "2", "--quiet").code == 0
+    assert len(Path("run/samples.jsonl").read_text().splitlines()) == 4
+    assert json.loads(Path("run/run.json").read_text())["expected_sequences"] == 2
+
+
 def test_two_runs_into_one_folder_at_once(cli: Cli, whole: Path) -> None:
     shutil.copytree(whole, "run")
     before = Path("run/samples.jsonl").read_bytes()

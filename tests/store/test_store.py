@@ -411,6 +411,13 @@ def test_the_same_identity_continues_with_more_prompts(store: RunStore) -> None:
         assert yaml.safe_load((again.directory / "config.yaml").read_text()) == {"limit": 9}
 
 
+def test_how_much_is_asked_for_is_brought_up_to_date(store: RunStore) -> None:
+    """Else an extended run that is interrupted would count as complete."""
+    for asked in (3, 4):
+        with begin(store.directory.with_name("again"), info={"expected_sequences": asked}) as run:
+            assert run.run_info()["expected_sequences"] == asked
+
+
 def test_another_identity_is_refused_with_the_difference(store: RunStore) -> None:
     store.close()
     other = IDENTITY | {"seed": 1, "models": {"target": "abc", "draft": "xyz"}, "dtype": "float32"}
