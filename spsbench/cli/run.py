@@ -29,7 +29,7 @@ from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
 from spsbench.store import fresh_directory
-from spsbench.store.opening import PROCESS, require_usable
+from spsbench.store.opening import PROCESS, RUN_FILE, require_usable
 from spsbench.tasks.spec import FIELD
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def measure(options: RunOptions) -> None:
     known = require_possible(config, is_k_given=options.k is not None, typed=options)
     require_judgeable(known, gates)
     if count is not None:
-        _judge(measure_processes(config, count, options), gates, options.expect)
+        measure_processes(config, count, options, gates)
         return
     if named is not None and config.ranks == 1:  # of several processes the first will look
         require_usable(named)
@@ -269,12 +269,12 @@ _GRACE_S = 20.0
 """Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
 
 
-def measure_processes(config: RunConfig, count: int, options: RunOptions) -> Summary:
-    """Carry a run out in N processes, one after another, and conclude over all.
+def measure_processes(config: RunConfig, count: int, options: RunOptions, gates: Sequence[str]) -> None:
+    """Carry a run out in N processes, one after another, and conclude over those that finished.
 
     One process is one draw: memory layout and clocks differ between processes, and the interval of a
-    single run does not contain that. Each process leaves a complete run in
-    ``process-i``; one that was there before is continued.
+    single run does not contain that. Each process leaves a complete run in ``process-i``; one that was there
+    before is continued. One that fails keeps no other from its turn, unless it could not even begin.
     """
     quiet, more = options.quiet, ["--allow-mixed"] if options.allow_mixed else []
     out = options.out or fresh_directory(results_dir(), config.task, config.pair.name)
@@ -282,20 +282,37 @@ def measure_processes(config: RunConfig, count: int, options: RunOptions) -> Sum
     settings = out / "settings.yaml"
     before = settings.read_text() if settings.is_file() else None
     write_text(settings, config.to_yaml())
-    again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
-    continued_by(lambda: written(*again))
+    again = written("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
+    continued_by(lambda: again)
+    codes: dict[Path, int] = {}
     for index in range(count):
         say(f"Process {index + 1} of {count}", quiet=quiet)
+        directory = out / f"{PROCESS}{index}"
         try:
-            _measure_one(settings, out / f"{PROCESS}{index}", [*more, *(["--quiet"] if quiet else [])])
+            codes[directory] = _measure_one(settings, directory, [*more, *(["--quiet"] if quiet else [])])
         except UsageError:
             if before is not None:  # those that what is there was measured with
                 write_text(settings, before)
             raise
-    return _conclude(out, count, config, written(*again), as_json=options.json, quiet=quiet)
+        if codes[directory] != 0 and not (directory / RUN_FILE).is_file():
+            break
+    finished = [directory for directory, code in codes.items() if code == 0]
+    if finished:
+        summary = _conclude(out, finished, count, again)
+        show_summary(summary, as_json=options.json, quiet=quiet)
+        say(f"{len(finished)} of {count} processes finished; everything is in {out}", quiet=quiet)
+        _judge(summary, gates, options.expect)
+    if len(finished) < count:
+        ends = [f"{directory} ended with code {code}" for directory, code in codes.items() if code != 0]
+        raise IncompleteError(
+            f"{count - len(finished)} of {count} processes did not finish: {', '.join(ends)}.",
+            flag="--processes",
+            remedy=f"Their messages are above; `{again}` goes on where they stopped.",
+        )
 
 
-def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> None:
+def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> int:
+    """Carry the run out in one process, and return its exit code."""
     command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
     process = subprocess.Popen([*command, *more], stdout=subprocess.DEVNULL)
     try:
@@ -306,12 +323,7 @@ def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> None:
     if code == UsageError.exit_code:
         why = f"the process for {directory} refused the settings."
         raise UsageError(why, flag="--processes", remedy="Its message is above.")
-    if code != 0:
-        raise IncompleteError(
-            f"the process for {directory} ended with code {code}.",
-            flag="--processes",
-            remedy="Its message is above; the same command with --out goes on where it stopped.",
-        )
+    return code
 
 
 def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
@@ -327,10 +339,8 @@ def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
     process.wait()
 
 
-def _conclude(
-    out: Path, count: int, config: RunConfig, command: str, *, as_json: bool, quiet: bool
-) -> Summary:
-    """Summarise the tables of all processes as one, and show it as a run is shown."""
+def _conclude(out: Path, directories: Sequence[Path], count: int, command: str) -> Summary:
+    """Summarise the tables of the processes that finished, of so many, as those of one run."""
     import pandas as pd
 
     from spsbench.report.sections import render
@@ -340,8 +350,7 @@ def _conclude(
     from spsbench.store.run import REPORT_FILE
 
     frames, infos = [], []
-    for index in range(count):
-        directory = out / f"{PROCESS}{index}"
+    for directory in directories:
         frames.append(read_frames(directory))
         with RunStore.open(directory) as store:
             infos.append(store.run_info())
@@ -354,12 +363,13 @@ def _conclude(
         for i, (f, info) in enumerate(zip(frames, infos, strict=True))
     ]
     loops = [f.loops.assign(process=i) for i, f in enumerate(frames)]
-    expected = int(infos[0]["expected_sequences"]) * count
+    expected = int(infos[0]["expected_sequences"]) * len(directories)
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
     info.pop("remeasured", None)  # of one process
     summary = summarise(pd.concat(samples, ignore_index=True), pd.concat(loops, ignore_index=True), info)
+    if (unfinished := count - len(directories)) > 0:
+        summary["complete"] = False
+        summary["warnings"].insert(0, f"{unfinished} of {count} processes did not finish and are left out.")
     write_summary(out, summary)
     write_text(out / REPORT_FILE, render(summary, info | {"command": command}))
-    show_summary(summary, as_json=as_json, quiet=quiet)
-    say(f"{count} processes of {config.task}; everything is in {out}", quiet=quiet)
     return summary

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.commandline import SMALL, Cli, journal
+from support.commandline import ALONE, BRIEF, SMALL, Cli, call, journal
+
+from spsbench.cli import run as module
+
+ASKED = ("run", *BRIEF, *SMALL, *ALONE, "--remeasure", "0")
 
 
 @pytest.mark.thorough
@@ -53,3 +59,41 @@ def test_gates_and_the_hash_are_of_all_processes(cli: Cli, tmp_path: Path) -> No
     refused = cli(*asked, "--out", out, "--seed", "5")
     assert refused.code == 2, refused.err
     assert (out / "settings.yaml").read_text() == settings
+
+
+def test_what_finished_is_summarised_where_a_process_failed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "runs"
+
+    def measured(settings: Path, directory: Path, more: Sequence[str]) -> int:
+        if directory.name == "process-0":
+            return call("run", "--config", settings, "--out", directory, *more).code
+        shutil.copytree(out / "process-0", directory)
+        return 1 if directory.name == "process-1" else 0
+
+    monkeypatch.setattr(module, "_measure_one", measured)
+    done = cli(*ASKED, "--processes", "3", "--out", out, "--json")
+    assert done.code == 5, done.err
+    said = " ".join(done.err.split())
+    assert f"--processes: 1 of 3 processes did not finish: {out / 'process-1'} ended with code 1." in said
+    assert f"`spsbench run --processes 3 --config {out / 'settings.yaml'} --out {out}` goes on" in said
+    summary = json.loads(done.out)
+    assert [(row["processes"], row["sequences"], row["missing"]) for row in summary["rows"]] == [
+        (2, 2, 0)
+    ] * 2
+    assert summary["complete"] is False
+    assert "1 of 3 processes did not finish and are left out." in summary["warnings"]
+    assert json.loads((out / "summary.json").read_text()) == summary
+    assert "1 of 3 processes did not finish" in (out / "report.md").read_text()
+
+
+def test_a_process_that_cannot_begin_is_the_last(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[str]()
+    monkeypatch.setattr(module, "_measure_one", lambda _, directory, more: begun.append(directory.name) or 3)
+    done = cli(*ASKED, "--processes", "3", "--out", tmp_path / "runs")
+    assert (done.code, begun, done.out) == (5, ["process-0"], "")
+    assert "3 of 3 processes did not finish" in done.err
+    assert not (tmp_path / "runs" / "summary.json").exists()
