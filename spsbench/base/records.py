@@ -43,6 +43,14 @@ PROPOSE, VERIFY = "propose", "verify"
 PROGRAM = "program"
 """How a record says that a stage ran as a program; else it has the reason why it did not."""
 
+PARTLY = "program in part: "
+"""Before the reason, where a stage ran as a program in other loops of the arm."""
+
+
+def ran_as_program(how: str | None) -> bool:
+    """Return whether a stage ran as a program in any loop, by its record."""
+    return how is not None and (how == PROGRAM or how.startswith(PARTLY))
+
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 
 

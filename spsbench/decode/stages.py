@@ -35,7 +35,8 @@ class Unstaged:
     """Stands in the place of a stage that runs operator by operator.
 
     Attributes:
-        reason: why, as a clause: ``a vocabulary of 49,152``; empty where the backend has no programs.
+        reason: why, as a clause: ``a vocabulary of 49,152``; behind ``PARTLY`` where it was a program before;
+            empty where the backend has no programs.
     """
 
     reason: str = ""

@@ -17,7 +17,6 @@ from spsbench.base.axes import EAGER
 from spsbench.base.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
-    PROGRAM,
     PROPOSE,
     VERIFY,
     FinishReason,
@@ -25,6 +24,7 @@ from spsbench.base.records import (
     Loop,
     Request,
     SamplingParams,
+    ran_as_program,
 )
 from spsbench.decode import algorithms, beam
 from spsbench.decode.algorithms import Loops
@@ -220,7 +220,7 @@ class EagerEngine(LocalEngine):
     @property
     def at_once(self) -> bool:
         """Whether ``verify_s`` has the draw or the verdict in it: one program did both."""
-        return (self.stages() or {}).get(VERIFY) == PROGRAM
+        return ran_as_program((self.stages() or {}).get(VERIFY))
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:
         if self._make_drafter is None:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 from torch import Tensor
 
-from spsbench.base.records import SamplingParams
+from spsbench.base.records import PARTLY, SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.rejection import Decision, Draft
 from spsbench.decode.rows import Floats, StagedRows
@@ -394,7 +394,7 @@ class Program(ABC):
     """A model's forward with what comes behind it, over the model's own cache.
 
     Attributes:
-        failure: what the runtime said when it could not run it; empty while it can.
+        failure: why it ran in no loop, or in no further one, since the runtime failed; empty while it can.
         accepts: whether it judges a draft, see ``program_graph``.
     """
 
@@ -409,7 +409,7 @@ class Program(ABC):
         sampling: SamplingParams,
         k: int,
     ) -> None:
-        self.failure = ""
+        self.failure, self._has_run = "", False
         self._model, self._forward, self._session = model, forward, session
         self._run = session.run_with_iobinding
         self._k, self._law = k, law_values(cut, sampling)
@@ -434,6 +434,9 @@ class Program(ABC):
         wanted = {output.name for output in self._session.get_outputs()}
         written = {name: array for name, array in outputs.items() if name in wanted}
         return bind(self._session, arrays, self._forward.memory, written)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = (PARTLY if self._has_run else "") + refusal(error)
 
     def _make_room(self, end: int) -> None:
         """Make room in the cache for so many tokens; bindings to a smaller cache are dropped."""
@@ -468,8 +471,9 @@ class ProposeProgram(Program):
             for call in calls:
                 self._run(call)
         except runtime_errors() as error:  # what it wrote lies after the cached tokens
-            self.failure = refusal(error)
+            self._fail(error)
             return Proposed(arrays.picks[:0, 0], arrays.rows(0), None)
+        self._has_run = True
         marked = arrays.marks.find(1)
         sure = k if marked < 0 else marked
         # The last token that was drawn is pending; at a row that is not decided all before it are read.
@@ -533,8 +537,9 @@ class VerifyProgram(Program):
             (call,) = self._bound.get(k) or self._bind()
             self._run(call)
         except runtime_errors() as error:
-            self.failure = refusal(error)
+            self._fail(error)
             return None
+        self._has_run = True
         self._model.restore(end)
         accepted, token = self._answer.read()
         decision = None if 1 in arrays.marks else Decision(drafted, accepted, token, None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, label, shown_engine
 from spsbench.base.gpu import described
-from spsbench.base.records import PROGRAM, Processing, Speedup
+from spsbench.base.records import PARTLY, PROGRAM, Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, tags
@@ -72,41 +72,51 @@ def _without_draft(rows: Sequence[ArmRow], run: Run) -> bool:
 def by_operator(summary: Summary) -> str:
     """Return which stages ran operator by operator, and why: ``ArS (a vocabulary of 49,152)``.
 
-    Empty where all were programs, or the backend has none.
+    Empty where all were programs, or the backend has none. Each reason stands once. Of an arm whose drafts
+    are no program neither is the verdict, by whichever reason: that of the drafts stands for both.
     """
-    rows, engine = summary["rows"], summary.get("engine") or ""
-    stages = [(how, stage, row) for row in rows for stage, how in (row.get("stages") or {}).items()]
-    clauses = []
-    reasons = dict.fromkeys(how for how, *_ in stages if how != PROGRAM and not engine.endswith(f": {how}"))
-    for reason in reasons:
-        stages_there = [(stage, row) for how, stage, row in stages if how == reason]
-        if len(stages_there) == len(stages):
-            clauses.append(f"everything ({reason})")
-            continue
-        named: dict[str, list[str]] = {}
-        for method, stage in dict.fromkeys((row["method"], stage) for stage, row in stages_there):
-            these = [row for name, row in stages_there if (row["method"], name) == (method, stage)]
-            every = sum((row["method"], name) == (method, stage) for _, name, row in stages)
-            arms = _some(these, rows)
-            if method == "sps":
-                named.setdefault("" if len(these) == every else f" of {arms}", []).append(stage)
-            else:
-                named.setdefault(arms, [])
-        clauses.append(
-            ", ".join(f"{' and '.join(parts)}{of}" for of, parts in named.items()) + f" ({reason})"
-        )
-    return ", ".join(clauses)
+    engine = summary.get("engine") or ""
+    rows = summary["rows"]
+    ways = {how for row in rows for how in (row.get("stages") or {}).values()}
+    by_reason: dict[str, dict[tuple[str, str], list[ArmRow]]] = {}
+    for row in rows:
+        for stages, how in _without_program(row, engine):
+            arms = by_reason.setdefault(how.removeprefix(PARTLY), {})
+            arms.setdefault((row["method"], stages), []).append(row)
+    if len(ways) == 1 and by_reason:
+        (reason,) = by_reason
+        return f"everything{'' if reason in ways else _IN_PART} ({reason})"
+    return ", ".join(
+        f"{', '.join(_named(*key, these, rows) for key, these in arms.items())} ({reason})"
+        for reason, arms in by_reason.items()
+    )
 
 
-def _some(these: Sequence[ArmRow], rows: Sequence[ArmRow]) -> str:
-    """Return arms by name, or how many they are."""
-    if len(these) > _MOST_NAMED:
-        return f"{len(these)} arms"
-    name = label if len({row["sampling"] for row in rows}) == 1 else full_name
-    return " and ".join(map(name, these))
+_IN_PART = " in part"
 
 
-_MOST_NAMED = 2
+def _without_program(row: ArmRow, engine: str) -> Iterator[tuple[str, str]]:
+    """Yield which stages were no program in all loops, then in some, and how the first of them ran."""
+    stages = {name: how for name, how in (row.get("stages") or {}).items() if how != PROGRAM}
+    for part in ("", _IN_PART):
+        names = [name for name, how in stages.items() if how.startswith(PARTLY) == bool(part)]
+        names = [name for name in names if not engine.endswith(f": {stages[name]}")]
+        if names:
+            yield (" and ".join(names) if row["method"] == "sps" else "") + part, stages[names[0]]
+
+
+def _named(method: str, what: str, these: Sequence[ArmRow], rows: Sequence[ArmRow]) -> str:
+    """Return stages with their arms: one by its name, several by how many they are, all SpS arms unnamed."""
+    are_all = len(these) == sum(row["method"] == method and bool(row.get("stages")) for row in rows)
+    if method == "sps" and are_all:
+        return what
+    if len(these) == 1:
+        arms = (label if len({row["sampling"] for row in rows}) == 1 else full_name)(these[0])
+    else:
+        arms = label(these[0]) if are_all and len({*map(label, these)}) == 1 else f"{len(these)} arms"
+    if method == "sps":
+        return f"{what} of {arms}"
+    return f"part of {arms}" if what == _IN_PART else arms
 
 
 def setup(summary: Summary, run: Run) -> list[str]:

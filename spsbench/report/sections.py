@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.base.axes import Row, label
+from spsbench.base.records import PARTLY, VERIFY
 from spsbench.report import facts, judgement, results, why, wording
 from spsbench.report.tables import (
     ARM,
@@ -127,14 +128,16 @@ def _at_once(rows: Sequence[ArmRow]) -> str:
     these = [row for row in rows if one_program(row)]
     if not these:
         return ""
+    partly = any((row.get("stages") or {})[VERIFY].startswith(PARTLY) for row in these)
+    holds = "holds the draw or the verdict too" + (", in some loops" if partly else "")
     if len(these) == len(rows):
-        return "`verify` holds the draw or the verdict too: one program does both."
+        return f"`verify` {holds}: one program does both."
     if these == [row for row in rows if row["method"] == "sps"]:
         arms = "the SpS arms" if len(these) > 1 else escape(wording.full_name(these[0]))
     else:
         arms = ", ".join(escape(wording.full_name(row)) for row in these)
     return (
-        f"`verify` of {arms} holds the draw or the verdict too, which one program does with the forward. Of "
+        f"`verify` of {arms} {holds}, which one program does with the forward. Of "
         "the other arms compare `verify` and `sample` together with it."
     )
 

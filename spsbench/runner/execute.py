@@ -49,7 +49,7 @@ from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore
 from spsbench.store.opening import RUN_FILE
-from spsbench.store.run import Stages
+from spsbench.store.run import Stages, stages_of_all
 from spsbench.store.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
@@ -384,9 +384,9 @@ def stages_of(
 
 
 def note_stages(store: RunStore, stages: Stages) -> None:
-    """Put ``stages_of`` into run.json, beside those of arms that did not run this time."""
+    """Put ``stages_of`` into run.json, together with those of loops that ran before."""
     if stages:
-        store.note(stages={**(store.run_info().get("stages") or {}), **stages})
+        store.note(stages=stages_of_all([store.run_info().get("stages") or {}, stages]))
 
 
 def _note_peers(store: RunStore, peers: PeerArms) -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.records import PROGRAM, Prompt, Sample
+from spsbench.base.records import PARTLY, PROGRAM, Prompt, Sample, ran_as_program
 from spsbench.store import codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (
@@ -390,8 +390,16 @@ def stages_of_all(parts: Iterable[Stages]) -> dict[str, dict[str, str]]:
     for part in parts:
         for arm, stages in part.items():
             own = by_arm.setdefault(arm, {})
-            own |= {name: how for name, how in stages.items() if own.get(name, PROGRAM) == PROGRAM}
+            own |= {name: _both(own.get(name, how), how) for name, how in stages.items()}
     return by_arm
+
+
+def _both(one: str, other: str) -> str:
+    """Return how a stage ran, of which parts ran in two ways."""
+    reason = (other if one == PROGRAM else one).removeprefix(PARTLY)
+    if reason != PROGRAM and (ran_as_program(one) or ran_as_program(other)):
+        return f"{PARTLY}{reason}"
+    return reason
 
 
 _PER_ARM = ("target_mode", "draft_mode")

@@ -310,8 +310,8 @@ def test_an_operator_that_the_runtime_lacks() -> None:
 
 
 @pytest.mark.parametrize(("role", "k"), [("target", 0), ("target", 4), ("draft", 4)])
-@pytest.mark.parametrize("law", ["greedy", "top-k"])
-def test_a_program_that_fails_in_the_middle(law: str, role: str, k: int) -> None:
+@pytest.mark.parametrize(("law", "worked"), [("greedy", 25), ("top-k", 25), ("top-k", 0)])
+def test_a_program_that_fails_in_the_middle(law: str, worked: int, role: str, k: int) -> None:
     """After some calls of the runtime, in the middle of a draft: the host goes on with the same tokens."""
     target, draft = (model.twin() for model in pair())
     drafter = ModelDrafter(draft, LAWS[law], CPU) if k else None
@@ -325,15 +325,15 @@ def test_a_program_that_fails_in_the_middle(law: str, role: str, k: int) -> None
         nonlocal calls
         calls += 1
         run(binding)
-        if calls > 25:
+        if calls > worked:
             raise Fail("[ONNXRuntimeError] : 1 : FAIL : out of luck\nat a place")
 
     failing._run = breaking
     found = [next(running) for _ in range(40)]
     with no_programs():
         assert _texts(found) == _texts(loops(pair(), LAWS[law], k, 40))
-    assert calls == 26, "it is not called again"
-    why = Unstaged("ONNX Runtime: out of luck")
+    assert calls == worked + 1, "it is not called again"
+    why = Unstaged(f"{'program in part: ' if worked else ''}ONNX Runtime: out of luck")
     assert algorithms.verified_by(target, drafter, k, LAWS[law], None) == why
     if drafter is not None:
         assert (drafter.propose_stage(4) == why) == (role == "draft")

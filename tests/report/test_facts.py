@@ -150,9 +150,23 @@ PLAIN = {"propose": "program", "verify": "program"}
             "ArS, nucleus (why)",
         ),
         (
-            {"sps-k1-nucleus": {"propose": "a", "verify": "b"}, "sps-k2-nucleus": {**PLAIN, "propose": "a"}},
-            "propose (a), verify of SpS (K=1), nucleus (b)",
+            {"sps-k1-nucleus": {"propose": "a", "verify": "b"}, "sps-k2-nucleus": {**PLAIN, "verify": "b"}},
+            "propose and verify of SpS (K=1), nucleus (a), verify of SpS (K=2), nucleus (b)",
         ),
+        (
+            {f"sps-k{k}-nucleus": {**PLAIN, "verify": "b"} for k in (1, 2)}
+            | {f"sps-k{k}-greedy": {"propose": "a", "verify": "b" if k == 2 else "a"} for k in (1, 2)},
+            "verify of 2 arms (b), propose and verify of 2 arms (a)",
+        ),
+        (
+            {f"ars-{name}": {"verify": "x"} for name in ("nucleus", "greedy")} | {"sps-k1-nucleus": PLAIN},
+            "ArS (x)",
+        ),
+        (
+            {"ars-nucleus": {"verify": "program in part: x"}, "sps-k1-nucleus": dict.fromkeys(PLAIN, "x")},
+            "part of ArS, nucleus, propose and verify (x)",
+        ),
+        ({"sps-k1-nucleus": dict.fromkeys(PLAIN, "program in part: x")}, "everything in part (x)"),
         ({"ars-nucleus": {"verify": "x"}, "sps-k1-nucleus": dict.fromkeys(PLAIN, "x")}, "everything (x)"),
         (
             {f"sps-k{k}-nucleus": dict.fromkeys(PLAIN, "x") for k in (1, 2, 4)} | {"sps-k1-greedy": PLAIN},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.base.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
-from spsbench.base.records import PROGRAM, VERIFY
+from spsbench.base.records import VERIFY, ran_as_program
 from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
@@ -80,10 +80,10 @@ def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
 def one_program(*rows: ArmRow) -> bool:
     """Return whether a program of one of these arms did a forward of the target and what follows it at once.
 
-    What follows is the draw or the verdict. The arm's ``verify`` is then the time of both, and no phase of it
-    is that of another arm: only ``verify`` and ``sample`` together are.
+    What follows is the draw or the verdict. The arm's ``verify`` is then the time of both, be it in some
+    loops, and no phase of it is that of another arm: only ``verify`` and ``sample`` together are.
     """
-    return any((row.get("stages") or {}).get(VERIFY) == PROGRAM for row in rows)
+    return any(ran_as_program((row.get("stages") or {}).get(VERIFY)) for row in rows)
 
 
 def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | None, str]:
