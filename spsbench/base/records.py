@@ -51,6 +51,7 @@ def ran_as_program(how: str | None) -> bool:
     """Return whether a stage ran as a program in any loop, by its record."""
     return how is not None and (how == PROGRAM or how.startswith(PARTLY))
 
+
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 
 
@@ -410,6 +411,9 @@ ELAPSED = "elapsed_s"
 
 SPENT = "spent_s"
 """Of ``Sample.conditions``: seconds from a sequence's start until it was read again."""
+
+SHARD = "shard"
+"""Of ``Sample.conditions``, in a merged run: the number of its shard, from 1."""
 
 UNRANKED = -1
 """The rank of a token where the draft's row is not known."""

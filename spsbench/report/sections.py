@@ -200,8 +200,9 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
     if run.get("interval") == OVER_TIME:
         others = " and what others took" if disturbed_because(summary) else ""
+        whose = "the shards'" if run.get("shards") else "the run's"
         interval = (
-            "a jackknife over prompts, paired (Student's t), with the spread of the run's fifths by time"
+            f"a jackknife over prompts, paired (Student's t), with the spread of {whose} fifths by time"
             f"{others}; what changes over hours is not in it."
         )
     if found and found["anytime"]:

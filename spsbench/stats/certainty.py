@@ -4,8 +4,9 @@
 machine is for either arm changes within tens of seconds by what no counter shows, and the more slowly the
 more. Over eight minutes of one process the speedup of 8 seconds went from 1.44 to 1.90, with an Allan
 deviation of 4% at 8, 16, 32 and 64 seconds alike: 1/f noise, whose mean over a run is hardly better known
-than that of a fifth of it. So the spread of a run's own fifths goes into the interval undivided. Which
-process measured explains nothing beyond that (``benchmarks/processes.py``, decision 0048). **Others** took
+than that of a fifth of it. So the spread of a run's own fifths goes into the interval undivided; of a merged
+run it is that of the fifths of all shards, whose order says nothing of time between them. Which process
+measured explains nothing beyond that (``benchmarks/processes.py``, decision 0048). **Others** took
 what ``waited_s`` and ``stolen_s`` count: where that is more than ``CLEAN`` of an arm's time, the end that it
 may hide is moved by all of it.
 """
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from spsbench.base.records import Speedup
+from spsbench.base.records import SHARD, Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import LEVEL, Floats
 from spsbench.stats.speedup import column, hidden, row_by_row, shown
@@ -107,22 +109,24 @@ def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
     in tokens per loop. Where every prompt was timed in every stretch its own mean is taken off, and the
     stretches' standard deviation counts whole, times Student's quantile: under 1/f noise of 0 to 7% that
     holds the mean of an hour in 92 to 99% of runs (``tests/stats/test_certainty.py``). Where prompts were
-    timed once what they explain of it is taken off.
+    timed once what they explain of it is taken off. Shards may have run at the same time on one machine, so
+    that their stretches give no more degrees of freedom than those of one.
     """
     from scipy.special import stdtrit
 
     table = _timings(baseline, arm)
     if table is None:
         return 0.0
-    costs, weights, rounds = table
+    costs, weights, rounds, shards = table
     times = len(rounds) / len(set(rounds.tolist()))
     repeated = times >= FEWEST_TIMES
     stretches = min(STRETCHES, int(times)) if repeated else STRETCHES
-    size = len(costs) // stretches
-    if size < FEWEST_IN_STRETCH:
+    place = _stretches(shards, stretches)
+    if place.max() + 1 < stretches:
         return 0.0
     rest = costs - _own_means(costs, weights, rounds)
-    place = np.minimum(np.arange(len(costs)) // size, stretches - 1)
+    placed = place >= 0
+    rest, weights, place = rest[placed], weights[placed], place[placed]
     weight = np.bincount(place, weights)
     means = np.bincount(place, weights * rest) / weight
     variance = float(means.var(ddof=1))
@@ -132,6 +136,20 @@ def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
         variance -= float((within * counts / (counts - 1)).mean())
     quantile = float(stdtrit(stretches - 1, (1.0 + LEVEL) / 2.0))
     return quantile * math.sqrt(max(variance, 0.0))
+
+
+def _stretches(shards: Floats, most: int) -> NDArray[np.int64]:
+    """Return the number of each timing's stretch, -1 where a shard has too few timings for any.
+
+    A shard, or a run that was not divided, has so many at most, in order of time.
+    """
+    place = np.full(len(shards), -1, np.int64)
+    for shard in np.unique(shards):
+        own = np.flatnonzero(shards == shard)
+        if count := min(most, len(own) // FEWEST_IN_STRETCH):
+            own_place = np.minimum(np.arange(len(own)) // (len(own) // count), count - 1)
+            place[own] = place.max() + 1 + own_place
+    return place
 
 
 def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
@@ -145,8 +163,8 @@ def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
     return np.asarray(means[code])
 
 
-def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats, Floats] | None:
-    """Return every timing of both, in order of time: log cost ratio, weight, number of its round."""
+def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats, Floats, Floats] | None:
+    """Return every timing of both, in order of time: log cost ratio, weight, numbers of round and shard."""
     left, right = row_by_row(baseline, arm)
     if not len(left):
         return None
@@ -171,9 +189,18 @@ def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats,
     _, _, rounds, base_s, arm_s = (
         np.asarray(values, dtype=np.float64) for values in zip(*timings, strict=True)
     )
-    work = [each[rounds.astype(np.int64)] for each in works]
+    row = rounds.astype(np.int64)
+    work = [each[row] for each in works]
     costs = np.log(base_s / work[0] * work[1] / arm_s)
-    return costs, np.sqrt(base_s * arm_s), rounds
+    return costs, np.sqrt(base_s * arm_s), rounds, _shards(left)[row]
+
+
+def _shards(samples: pd.DataFrame) -> Floats:
+    """Return the number of each sequence's shard, 0 without one."""
+    if "conditions" not in samples:
+        return np.zeros(len(samples))
+    known = (each if isinstance(each, Mapping) else {} for each in samples["conditions"])
+    return np.array([conditions.get(SHARD) or 0.0 for conditions in known])
 
 
 def _by_attempt(samples: pd.DataFrame) -> list[dict[str, float]]:

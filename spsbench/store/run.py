@@ -19,7 +19,7 @@ import yaml
 
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.records import PARTLY, PROGRAM, Prompt, Sample, ran_as_program
+from spsbench.base.records import PARTLY, PROGRAM, SHARD, Prompt, Sample, ran_as_program
 from spsbench.store import codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (
@@ -369,11 +369,12 @@ def _samples(
     prompts: Sequence[Prompt],
     conditions: Sequence[Mapping[str, Any]],
 ) -> list[Sample]:
-    """Return every sample, prompt by prompt; its condition counts in the whole run's list."""
+    """Return every sample, prompt by prompt, with its shard; its condition counts in the whole run's list."""
     place = {prompt.example_id: number for number, prompt in enumerate(prompts)}
     samples = []
-    for shard, info in zip(shards, infos, strict=True):
+    for number, (shard, info) in enumerate(zip(shards, infos, strict=True), start=1):
         for sample in shard.samples():
+            sample.conditions = {**sample.conditions, SHARD: float(number)}
             sample.condition = conditions.index(of_any_board(condition(info, sample.condition)))
             sample.attempt = None
             samples.append(sample)

@@ -41,6 +41,7 @@ def test_the_merged_run_is_the_whole_one(runs: Path, cli: Cli, tmp_path: Path) -
     whole, merged = journal(runs / "whole"), journal(tmp_path / "merged")
     keys = ("example_id", "arm", "order", "token_ids", "losslessness", "trace", "token_evidence")
     assert [[row.get(k) for k in keys] for row in merged] == [[row.get(k) for k in keys] for row in whole]
+    assert [row["conditions"]["shard"] for row in merged] == [1, 1, 2, 2, 1, 1, 2, 2, 1, 1]
     expected = json.loads((runs / "whole/summary.json").read_text())
     found = json.loads(result.out)
     drawn = [arm.pop("proof") for arm in expected["losslessness"]["arms"]]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spsbench.base.records import SHARD
 from spsbench.stats.certainty import STRETCHES, Certainty, time_half_width, with_error
 from spsbench.stats.speedup import pair, speedup_over_prompts
 
@@ -103,6 +104,25 @@ def test_a_long_run_needs_no_second_timing() -> None:
     assert time_half_width(*run(rng, slow, 200, 1, 4)) > 0.5
     flat = [time_half_width(*run(rng, np.zeros(200), 200, 1, 4)) for _ in range(20)]
     assert np.median(flat) < 0.05
+
+
+def test_shards_have_stretches_of_their_own() -> None:
+    """Prompts are dealt out in turn, so that each stretch of the whole order has as much of either shard."""
+    rng = np.random.default_rng(7)
+
+    def widths(shards: int, prompts: int, apart: float) -> tuple[float, float]:
+        shard = np.arange(prompts) % shards
+        tables = run(rng, apart * (shard == 0), prompts, 1)
+        conditions = [{SHARD: 1.0 + number} for number in shard]
+        merged = [table.assign(conditions=conditions) for table in tables]
+        return time_half_width(*tables), time_half_width(*merged)
+
+    mixed, own = np.median([widths(2, 200, 0.5) for _ in range(20)], axis=0)
+    assert mixed < 0.05
+    assert own > 0.4
+    assert np.median([widths(2, 200, 0.0) for _ in range(20)], axis=0)[1] < 0.05
+    assert widths(2, 38, 1.0)[1] == 0.0, "of each shard two stretches"
+    assert widths(3, 72, 1.0)[1] > 0.5, "three of each"
 
 
 def test_batches_and_runs_of_earlier_versions_have_prompts_alone() -> None:

@@ -154,7 +154,9 @@ def test_what_more_prompts_alone_would_settle_is_not_to_be_timed_again(
 def test_the_report_says_that_its_interval_holds_what_others_took() -> None:
     holds = "with the spread of the run's fifths by time and what others took; what changes over hours"
     assert holds in render(of(0.1), {"interval": OVER_TIME})
-    assert "fifths by time; what changes over hours" in render(of(0.0), {"interval": OVER_TIME})
+    assert "the run's fifths by time; what changes over hours" in render(of(0.0), {"interval": OVER_TIME})
+    merged = {"interval": OVER_TIME, "shards": [{"shard": "1/2"}, {"shard": "2/2"}]}
+    assert "the spread of the shards' fifths by time" in render(of(0.0), merged)
 
 
 @pytest.mark.parametrize(("info", "kept"), [({}, True), ({"interval": OVER_TIME}, False)])
