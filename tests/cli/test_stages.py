@@ -13,6 +13,8 @@ from support.tiny_models import TOKENS, make_pair, make_tokenizer, save
 
 from spsbench.decode.rows import StagedRows
 from spsbench.engines.buffer import LoopBuffer, TruncatedLoop
+from spsbench.runner.execute import note_stages
+from spsbench.store import RunStore
 
 ECHO = Path(__file__).parents[2] / "examples" / "echo_drafter.py"
 ONE_ROW = "one row's nucleus is as fast without"
@@ -137,6 +139,18 @@ def test_resuming_and_runs_from_before(tmp_path: Path) -> None:
     now = json.loads(path.read_text())["stages"]
     assert now, "of the arms that ran this time"
     assert now.items() <= stages.items()
+
+
+def test_a_run_that_is_continued_has_the_stages_of_all_its_loops(tmp_path: Path) -> None:
+    before = {"sps": {"propose": "program", "verify": "why"}, "gone": {"verify": "why"}}
+    run = tmp_path / "run"
+    with RunStore.create(run, identity={}, config={}, info={"stages": before}, prompts=[]) as store:
+        note_stages(store, {"sps": {"propose": "program", "verify": "program"}, "new": {"verify": "program"}})
+        assert store.run_info()["stages"] == {
+            "sps": {"propose": "program", "verify": "program in part: why"},
+            "gone": {"verify": "why"},
+            "new": {"verify": "program"},
+        }
 
 
 @pytest.mark.thorough
