@@ -306,7 +306,7 @@ def checked_schema(path: Path) -> Row:
 
 
 _AS_ASKED = ("tags", "expected_sequences", "truncated_prompts", "data")
-"""What of run.json follows from how much is asked for, or is said anew."""
+"""What of run.json follows from how much is asked for, or is said again."""
 
 
 def prepare(
