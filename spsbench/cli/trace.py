@@ -230,7 +230,7 @@ def _closing_lines(facts: Mapping[str, Any]) -> list[str]:
     return [
         "",
         "  ".join(f"{name} {number(facts[name], 3)}" for name in names),
+        *([f"The times do not count: {'; '.join(found)}."] if (found := facts["untrusted"]) else []),
         f"{facts['emitted']} tokens in {facts['loops']} loops: SpS (K={facts['k']}) {sps} ms/token, "
         f"ArS {ars}: {facts['speedup']:.2f}x here.",
-        *([f"These times do not count: {'; '.join(found)}."] if (found := facts["untrusted"]) else []),
     ]

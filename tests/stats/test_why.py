@@ -169,6 +169,14 @@ def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:
     assert "no K gains" in entry["sentence"]
 
 
+def test_a_loop_that_costs_no_more_than_a_step_of_a_slow_ars_is_enough_at_any_alpha() -> None:
+    samples, loops = sweep(alpha=0.9, ks=(0, 4), draft_s=0.01 * TARGET_S)
+    samples.loc[samples["arm"].str.startswith("ars"), "decode_s"] *= 2
+    (entry,) = summarise(samples, loops, {})["why"]
+    assert entry["break_even"]["alpha"] == 0
+    assert "Break-even, each alone: any alpha is enough (measured 0.90)" in entry["sentence"]
+
+
 def test_the_break_even_k_pays_for_verifying_more_tokens() -> None:
     """Of one K: the loops of other K lie between an ArS step and what this one's loop took, not above it by
     drafting alone."""

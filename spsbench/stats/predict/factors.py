@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from spsbench.base.axes import identity, label, series
 from spsbench.law.theory import expected_tokens
 from spsbench.stats.predict.costs import loop_cost, one_program
-from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, c_allowed, independent
+from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, at_any, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
 from spsbench.store.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
 
@@ -241,7 +241,9 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
 
 def _break_even_words(even: BreakEven, k: int) -> str:
     """Return break-even alpha, c and K in words, all else as measured."""
-    needed = "no alpha is enough" if even["alpha"] is None else f"alpha {even['alpha']:.2f}"
+    needed = "no alpha is enough"
+    if (alpha := even["alpha"]) is not None:
+        needed = "any alpha is enough" if at_any(alpha) else f"alpha {alpha:.2f}"
     parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]
     if even["measured_c"] is not None:
         allowed = "no draft is cheap enough" if even["c"] is None else f"c {even['c']:.2f}"

@@ -60,6 +60,16 @@ def alpha_needed(k: int, cost: float, kept: float = 1.0) -> float | None:
     return alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None
 
 
+def at_any(alpha: float) -> bool:
+    """Return whether an alpha is 0 in print: a loop costs no more than an ArS step."""
+    return alpha < 0.005
+
+
+def from_alpha(alpha: float) -> str:
+    """Return ``from alpha 0.31 on``, or ``at any alpha``: where a loop gains."""
+    return "at any alpha" if at_any(alpha) else f"from alpha {alpha:.2f} on"
+
+
 def c_allowed(c: float, k: float, tokens: float, cost: float) -> float | None:
     """Return the c at which a loop is as fast as ArS, all else being as it is."""
     allowed = c + (tokens - cost) / k

@@ -15,7 +15,7 @@ import torch
 from spsbench.base import watch
 from spsbench.decode import device_now
 from spsbench.models import CausalLM, text_config
-from spsbench.stats import WhatIf, alpha_needed, independent, percent
+from spsbench.stats import WhatIf, alpha_needed, from_alpha, independent, percent
 from spsbench.store import CLEAN, least_disturbed
 
 Floats = npt.NDArray[np.float64]
@@ -196,7 +196,7 @@ def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, An
 
 
 def verdict(facts: dict[str, Any]) -> str:
-    """Return one sentence: from which alpha on speculation can pay, and its largest gain."""
+    """Return one sentence: from which alpha on speculation can pay, and its gain at alpha 0.8."""
     needed = {k: alpha for k, alpha in facts["break_even"].items() if alpha is not None}
     if not needed:
         return "Speculation cannot pay here: no K gains, not even if every draft token is accepted."
@@ -204,7 +204,7 @@ def verdict(facts: dict[str, Any]) -> str:
     usual = next(row for row in facts["grid"] if row["alpha"] == 0.8)
     best = usual["best_k"]
     at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
-    return f"Speculation can pay here from alpha {needed[k]:.2f} on (K={k}); {at}, by the forwards alone."
+    return f"Speculation can pay here {from_alpha(needed[k])} (K={k}); {at}, by the forwards alone."
 
 
 _FASTER = 0.95

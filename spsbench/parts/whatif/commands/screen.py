@@ -34,6 +34,7 @@ from spsbench.report import (
     right,
     speedup,
 )
+from spsbench.stats import at_any, from_alpha
 
 
 def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
@@ -165,9 +166,9 @@ def _even_words(even: Even) -> str:
     if even.alpha is None:
         return f"takes {even.cost:.2f} ArS steps a loop, which no alpha pays for."
     if even.c_allowed is None:
-        return f"takes {even.cost:.2f} ArS steps a loop, and gains from alpha {even.alpha:.2f} on."
+        return f"takes {even.cost:.2f} ArS steps a loop, and gains {from_alpha(even.alpha)}."
     return (
-        f"gains from alpha {even.alpha:.2f} on, and while drafting a token takes less than "
+        f"gains {from_alpha(even.alpha)}, and while drafting a token takes less than "
         f"{even.c_allowed:.2f} ArS steps (now {even.c:.2f})."
     )
 
@@ -288,7 +289,8 @@ def _slower_by(slower: Interval) -> str:
 
 
 def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[str]:
-    """Yield what an advice concludes, in sentences."""
+    """Yield what an advice concludes, in sentences; why times are doubted stands before what they show."""
+    yield from filter(None, [advice.untrusted])
     if use.candidate.forecast is None:
         predicted = "" if checks else "predicted to be "
         yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
@@ -297,10 +299,9 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
         gains = any(low is not None and low > 1.0 for low in lows)
         what = f"Use {use.candidate.name}:" if gains else f"No clear gain: {use.candidate.name}, the fastest,"
         yield f"{what} {interval(use.candidate.speedup, 'x')} per token predicted."
-    yield from filter(None, [advice.untrusted])
+    yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
     for check in checks:
         yield from _checked(check, use)
-    yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
     forecasts = [each.forecast for each in (advice.best, *advice.others)]
     ran = [id(check.candidate.forecast) for check in checks]
     if checks and any(
@@ -390,11 +391,29 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
             rows.append([role, str(row["rows"]), *times, percent(row["share"])])
     forwards = _titled({title: Table([*columns, right("floor ms"), right("of floor")], rows)})
     regime = _REGIMES.get(facts["regime"], "The floor is the bytes of weights and cache over that.")
-    parts = [*forwards, _read_at(facts) + regime, ""]
-    parts += _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
+    regime += _beaten([row for role in facts["forwards"].values() for row in role])
+    grid = _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
+    predicted = _predicted(grid, facts["verdict"], [facts["untrusted"]])
     forced = [] if facts["forced"] is None else _forced(facts["forced"])
-    doubts = [] if facts["untrusted"] is None else [facts["untrusted"], ""]
-    return [*parts, *doubts, facts["verdict"], *forced]
+    return [*forwards, _read_at(facts) + regime, "", *predicted, *forced]
+
+
+def _predicted(
+    tables: list[RenderableType], verdict: str, doubts: Sequence[str | None]
+) -> list[RenderableType]:
+    """Return predictions and the verdict; of times that are doubted the doubts first, and no verdict."""
+    said = [text for text in doubts if text is not None]
+    return [*said, "", *tables[:-1]] if said else [*tables, verdict]
+
+
+def _beaten(rows: Iterable[Facts]) -> str:
+    """Return what follows where forwards took less time than their floor."""
+    if all((row["share"] or 0.0) <= 1.0 for row in rows):
+        return ""
+    return (
+        " Some forwards took less time than that: memory is faster than was measured, or a cache holds a "
+        "part of what they read."
+    )
 
 
 def _grid(facts: Facts) -> Table:
@@ -407,8 +426,14 @@ def _grid(facts: Facts) -> Table:
         ]
         rows.append([f"{row['alpha']:.2f}", *cells])
     needed = facts["break_even"]
-    rows.append(["pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks)])
+    rows.append(["pays from", *(_needed(needed[k]) for k in ks)])
     return Table([right("alpha"), *(right(f"K={k}") for k in ks)], rows)
+
+
+def _needed(alpha: float | None) -> str:
+    if alpha is None:
+        return "never"
+    return "any" if at_any(alpha) else f"{alpha:.2f}"
 
 
 def _forced(facts: Facts) -> list[RenderableType]:
@@ -432,21 +457,20 @@ def _forced(facts: Facts) -> list[RenderableType]:
 def _by_context(facts: Facts) -> list[RenderableType]:
     """Return forwards by context, what they allow, and one sentence."""
     place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
-    tables = {
-        f"Forwards by context, {place}": forwards_table(facts),
-        "What they read and allow": payoff_table(facts),
-    }
+    forwards = _titled({f"Forwards by context, {place}": forwards_table(facts)})
+    allowed = _titled({"What they read and allow": payoff_table(facts)})
+    beaten = _beaten(context["forwards"]["target"][0] for context in facts["contexts"])
     memory = (
         f"{_read_at(facts)}KV and weights are what one forward of the target reads; the floor is their sum "
-        "over that. Intervals are of 95%, over rounds; every round has both models at all contexts in "
-        "shuffled order, so that a drift of the machine hits all alike."
+        f"over that.{beaten} Intervals are of 95%, over rounds; every round has both models at all "
+        "contexts in shuffled order, so that a drift of the machine hits all alike."
     )
     doubts = [
         f"After {short(context['context'])}: {context['untrusted']}"
         for context in facts["contexts"]
         if context["untrusted"] is not None
     ]
-    return [*_titled(tables), memory, "", *([*doubts, ""] if doubts else []), facts["sentence"]]
+    return [*forwards, *_predicted([*allowed, memory, ""], facts["sentence"], doubts)]
 
 
 def forwards_table(facts: Facts) -> Table:
@@ -482,7 +506,7 @@ def payoff_table(facts: Facts) -> Table:
                 f"{read['weights'] / 1e6:,.0f}",
                 milliseconds(one["floor_ms"]),
                 percent(one["share"]),
-                "never" if k is None else f"{known[k]:.2f} (K={k})",
+                _needed(None) if k is None else f"{_needed(known[k])} (K={k})",
                 f"{best['speedup']:.2f}x (K={best['k']})" if best["k"] else "none gains",
             ]
         )
@@ -516,14 +540,11 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
             lines.append(shown)
         return Table([right("B"), *(right(f"K={k}") for k in ks)], lines)
 
-    tables = {
-        f"Forwards by batch size, {place}": Table([*map(right, titles)], rows),
-        f"Predicted speedup by the forwards alone, {facts['assumed']}": speedups("predicted"),
-    }
+    forwards = _titled({f"Forwards by batch size, {place}": Table([*map(right, titles)], rows)})
+    tables = {f"Predicted speedup by the forwards alone, {facts['assumed']}": speedups("predicted")}
     if any(cell["measured"] for cell in facts["cells"]):
         tables[f"Measured with SYNTHETIC acceptance, {facts['assumed']}"] = speedups("measured")
-    doubts = [] if facts["untrusted"] is None else [facts["untrusted"], ""]
-    return [*_titled(tables), *doubts, _pays_up_to(facts)]
+    return [*forwards, *_predicted(_titled(tables), _pays_up_to(facts), [facts["untrusted"]])]
 
 
 def _pays_up_to(facts: Facts) -> str:

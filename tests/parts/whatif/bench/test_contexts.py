@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 from transformers import LlamaConfig
 
@@ -21,7 +23,7 @@ from spsbench.parts.whatif.bench.forwards import block_rows, time_in_turns
 from spsbench.parts.whatif.bench.study import Held, few, require_context_room, sentence, short
 from spsbench.parts.whatif.bench.study import study as study_pair
 from spsbench.parts.whatif.commands.bench import lengths
-from spsbench.parts.whatif.commands.screen import forwards_table, payoff_table
+from spsbench.parts.whatif.commands.screen import bench_screen, forwards_table, payoff_table
 
 CPU = torch.device("cpu")
 SHAPE = LlamaConfig(
@@ -122,10 +124,10 @@ def test_a_drift_of_the_machine_cancels_since_every_round_has_every_place(
         assert one_after_the_other > 1.08 * (1 + 0.01 * context) / own
 
 
-def study(clock: Clock, by_context: float) -> dict[str, Any]:
+def study(clock: Clock, by_context: float, contexts: tuple[int, ...] = (100, 1024)) -> dict[str, Any]:
     target: Any = Timed(clock, 10, 0.01, 0.0)
     draft: Any = Timed(clock, 1, by_context, 0.0)
-    config = BenchConfig((2, 4), (100, 1024), 0.0, SamplingParams(), None, 0)
+    config = BenchConfig((2, 4), contexts, 0.0, SamplingParams(), None, 0)
     return study_pair(target, draft, config) | {"device": "cpu"}
 
 
@@ -146,6 +148,23 @@ def test_known_times_give_known_figures(clock: Clock, monkeypatch: pytest.Monkey
     assert "c rises from 0.25 to 0.96; t(5)/t(1) does not clearly move" in facts["sentence"]
     assert [row[0] for row in forwards_table(facts).rows] == ["100", "1k"]  # type: ignore[index]
     assert [row[-1] for row in payoff_table(facts).rows][1] == "none gains"  # type: ignore[index]
+    near["payoff"]["break_even"][2] = 0.004
+    assert next(row[-2] for row in payoff_table(facts).rows) == "any (K=2)"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("bandwidth", "said"), [(1e9, False), (1e8, True)])
+def test_forwards_faster_than_their_floor_contradict_the_bandwidth(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, bandwidth: float, said: bool
+) -> None:
+    monkeypatch.setattr(bench_study, "measured_bandwidth", lambda device: bandwidth)
+    monkeypatch.setattr(bench_study, "cache_bytes", lambda device: 1_000)
+    model = {"name": "m", "random_weights": False, "parameters": 1e6, "model_type": "llama", "dtype": "f"}
+    for contexts in ((100,), (100, 1024)):
+        file = io.StringIO()
+        facts = study(clock, 0.018, contexts) | {"target": model, "draft": model}
+        Console(file=file, width=80).print(bench_screen(facts))
+        text = " ".join(file.getvalue().split())
+        assert ("Some forwards took less time than that: memory is faster than was measured" in text) is said
 
 
 def test_what_fits_into_the_cache_with_short_contexts_need_not_with_long_ones(

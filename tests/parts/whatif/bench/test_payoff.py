@@ -9,6 +9,7 @@ import pytest
 
 from spsbench.law.theory import expected_tokens
 from spsbench.parts.whatif.bench.forwards import Forwards, bench_loop_cost, payoff, untrusted, verdict
+from spsbench.parts.whatif.commands.screen import _grid
 
 
 def times(*ms: float) -> Forwards:
@@ -32,6 +33,15 @@ def test_where_nothing_pays_it_says_so() -> None:
     assert found["break_even"] == {1: None, 2: None}
     assert {row["best_k"] for row in found["grid"]} == {0}
     assert "cannot pay" in verdict(found)
+
+
+def test_a_loop_that_costs_no_more_than_a_step_pays_at_any_alpha() -> None:
+    """An alpha of 0.00, from which on it pays, would say nothing."""
+    found = payoff(times(10, 9.6, 31), times(0.1, 0.1), [1, 2])
+    assert found["break_even"] == {1: 0.0, 2: None}
+    assert verdict(found).startswith("Speculation can pay here at any alpha (K=1); ")
+    (*_, last) = _grid(found).rows
+    assert last == ["pays from", "any", "never"]
 
 
 def test_the_ratio_has_an_interval_over_rounds() -> None:

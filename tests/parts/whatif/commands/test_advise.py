@@ -160,6 +160,19 @@ def test_what_may_not_gain_is_not_to_be_used(
     assert file.getvalue().splitlines()[2].startswith(first)
 
 
+def test_what_makes_times_doubtful_stands_before_what_follows_from_them() -> None:
+    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False)
+    best = Candidate(found, Interval(1.4, 0.2, 9.0), Interval(1.0, 1.0, 1.0), 1.0, 1)
+    ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
+    live: Any = {"ratio": 1.5, "low": 0.9, "high": 1.9}
+    use = Check(best, live, alarm=False, untrusted="UNDECIDED: others took 75%.")
+    advice = Advice(best, (ars,), (), ("a",), ("b",), None, (), untrusted="UNDECIDED: others took 31%.")
+    file = io.StringIO()
+    Console(file=file, width=200).print(advice_screen("xsum", "nucleus", advice, [use], use, None))
+    begin = [line.split(" others took ")[-1][:10] for line in file.getvalue().splitlines()[2:6]]
+    assert begin == ["31%.", "No clear g", "75%.", "Measured l"]
+
+
 def test_times_that_are_not_to_be_trusted_agree_with_no_prediction() -> None:
     wide = Interval(1.4, 0.2, 9.0)
     candidate, live = Candidate(None, wide, wide, 1.0, 1), {"ratio": 1.8, "low": 0.4, "high": 9.0}

@@ -121,7 +121,7 @@ def test_batches_are_predicted_and_tried(cli: Cli, tmp_path: Path) -> None:
 def test_times_that_others_disturbed_are_said_to_be_untrusted(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: tuple[str, ...]
 ) -> None:
-    """Beside the prediction, and not only in a warning before it."""
+    """Between the times and what follows from them, of which there is no verdict."""
     for module in ("forwards", "forced"):
         monkeypatch.setattr(f"spsbench.parts.whatif.bench.{module}.watch", lambda: lambda: 0.31)
     asked = ("bench", "--seconds", "0.1", "--threads", "1", "--k", "2", "--context", *wanted)
@@ -129,6 +129,12 @@ def test_times_that_others_disturbed_are_said_to_be_untrusted(
     assert shown.code == 0, shown.err
     said = " ".join(shown.out.split())
     assert said.count("UNTRUSTED: others took 31% of the time of these forwards") == len(wanted[0].split(","))
+    before, after = said.split("UNTRUSTED", 1)
+    assert "Forwards " in before
+    assert "Predicted" not in before
+    assert "pays from" not in before
+    assert "Predicted speedup" in after or "What they read and allow" in after
+    assert all(verdict not in said for verdict in ("Speculation can", "it pays", "at alpha 0.8"))
     facts = json.loads(cli(*asked, "--json").out)
     for place in facts.get("contexts", [facts]):
         assert place["untrusted"].startswith("UNTRUSTED: others took 31%")
