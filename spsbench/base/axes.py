@@ -187,6 +187,11 @@ def shown_engine(engine: str) -> str:
     return kind + colon + " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
 
 
+def both_arms(arm: Mapping[str, Any]) -> str:
+    """Return the name of an arm that was compared; of two names that of A's arm and that of B's."""
+    return str(arm["arm"]) if arm["arm"] == arm["b_arm"] else f"{arm['arm']} | {arm['b_arm']}"
+
+
 def label(row: Row) -> str:
     """Return the arm as readers know it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, B=8, lookup) @graphed``."""
     engine = "" if row["engine"] == EAGER else f" @{shown_engine(row['engine'])}"

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from spsbench.base.axes import EAGER, Row, label, unusual
+from spsbench.base.axes import EAGER, Row, both_arms, label, unusual
 from spsbench.report import wording
 from spsbench.report.facts import condition_titles, conditions_sentence, value
 from spsbench.report.tables import (
@@ -400,7 +400,7 @@ def _with_tags(compared: Mapping[str, Any], side: str) -> str:
 
 def _both_names(arm: Mapping[str, Any]) -> str:
     """An arm's name, and that of the arm of B where it is another one."""
-    return full_name(arm) if arm["arm"] == arm["b_arm"] else f"{arm['arm']} | {arm['b_arm']}"
+    return full_name(arm) if arm["arm"] == arm["b_arm"] else both_arms(arm)
 
 
 def _speedups(arms: list[dict[str, Any]]) -> Iterator[str]:
@@ -427,7 +427,7 @@ def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:
             ends = wording.brackets(found, f"{{:+.{digits}f}}".format)
             title = wording.metric_title(found["metric"])
             yield (
-                f"{full_name(arm)}: {title} {found['a']:.{digits}f} -> {found['b']:.{digits}f}, "
+                f"{_both_names(arm)}: {title} {found['a']:.{digits}f} -> {found['b']:.{digits}f}, "
                 f"{found['difference']:+.{digits}f}{ends}"
             )
 

@@ -342,7 +342,9 @@ def slower(compared: RunComparison, allowed: float) -> list[str]:
         ratio = arm["time_ratio"]
         low = ratio["ratio"] if ratio["low"] is None else ratio["low"]
         if low > 1.0 + allowed:
-            sentences.append(f"{arm['arm']} takes {100 * (ratio['ratio'] - 1):.1f}% longer per token")
+            sentences.append(
+                f"{axes.both_arms(arm)} takes {100 * (ratio['ratio'] - 1):.1f}% longer per token"
+            )
     return sentences
 
 
@@ -352,7 +354,7 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
     for arm in compared["arms"]:
         low, high = arm["time_ratio"]["low"], arm["time_ratio"]["high"]
         if low is not None and high is not None and low <= 1.0 + allowed < high:
-            names.append(arm["arm"])
+            names.append(axes.both_arms(arm))
     return names
 
 

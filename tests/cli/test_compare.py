@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from support.commandline import ALONE, BRIEF, Cli, Result, call
 
 from spsbench.base.errors import UsageError
@@ -15,7 +17,8 @@ from spsbench.base.records import SCHEMA_VERSION
 from spsbench.cli import compare
 from spsbench.cli.values import share
 from spsbench.config import resolve
-from spsbench.stats.comparison import speedup_ratio
+from spsbench.report.results import compared_screen
+from spsbench.stats.comparison import slower, speedup_ratio, undecided
 
 
 @pytest.fixture
@@ -181,6 +184,25 @@ def test_the_only_sps_arm_of_each_run_is_compared(cli: Cli, of_two_ks: tuple[Pat
     assert found["tokens"] is None, "other draws are no difference of the same arm"
     shown = " ".join(cli("compare", *of_two_ks).out.split())
     assert "sps-k2-nucleus | sps-k4-nucleus: speedup of B over that of A" in shown
+    gated = cli("compare", *of_two_ks, "--arm", "ars-nucleus=sps-k4-nucleus", "--gate", "0", "--force")
+    assert "ars-nucleus | sps-k4-nucleus" in " ".join((gated.out + gated.err).split())
+
+
+def test_scores_and_gates_name_both_arms_of_two_names() -> None:
+    """Scores of two arms stood under the name of A's."""
+    score = {"metric": "rouge2", "a": 0.1, "b": 0.2, "difference": 0.1, "low": 0.0, "high": 0.2}
+    ratio = {"ratio": 1.5, "low": 1.4, "high": 1.6}
+    arm: Any = {"arm": "sps-k2", "b_arm": "sps-k4", "method": "sps", "k": 2, "sampling": "nucleus"}
+    arm |= {"engine": "eager", "speedup_ratio": None, "a_tokens_per_loop": None, "b_tokens_per_loop": None}
+    arm |= {"metrics": [score], "tokens": None, "time_ratio": ratio, "a_speedup": None, "b_speedup": None}
+    arm |= {"a_ms_per_token": 1.0, "b_ms_per_token": 1.5}
+    compared: Any = {"a": "a", "b": "b", "prompts": 4, "arms": [arm], "only_a": [], "only_b": []}
+    compared |= {"refusals": [], "machine": [], "warnings": []}
+    file = io.StringIO()
+    Console(file=file, width=100).print(compared_screen(compared))
+    assert "sps-k2 | sps-k4: ROUGE-2 0.1000 -> 0.2000, +0.1000" in file.getvalue()
+    assert slower(compared, 0.02) == ["sps-k2 | sps-k4 takes 50.0% longer per token"]
+    assert undecided(compared, 0.5) == ["sps-k2 | sps-k4"]
 
 
 def test_arms_are_matched_by_name(cli: Cli, of_two_ks: tuple[Path, Path]) -> None:
