@@ -652,6 +652,9 @@ def print_rows(
     more: Sequence[str],
 ) -> None:
     """Print the table of settings and its conclusion, or facts as JSON."""
+    from rich.table import Table
+    from rich.text import Text
+
     from spsbench.report import audit_sentences, audit_table
 
     if wanted.json:
@@ -661,8 +664,14 @@ def print_rows(
     screen = out(quiet=wanted.quiet)
     screen.print(f"{described.engine} {described.version}, {title}", markup=False)
     screen.print(audit_table(facts["rows"]).as_rich())
-    for sentence in (*audit_sentences(facts["rows"], bound), *described.limits, *more):
+    for sentence in (*audit_sentences(facts["rows"], bound), *more):
         screen.print(f"\n{sentence}", markup=False, highlight=False)
+    if described.limits:
+        screen.print(f"\nLimits of {described.engine} {described.version}:", markup=False, highlight=False)
+        listed = Table.grid(padding=(0, 1, 0, 0))
+        for limit in described.limits:
+            listed.add_row("*", Text(limit))
+        screen.print(listed)
 
 
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:

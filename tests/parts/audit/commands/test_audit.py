@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from support.commandline import Cli
 from support.foreign_texts import TOKENS, written
 
 from spsbench.base.paths import mini_dir
+from spsbench.base.protocol import Described
+from spsbench.parts.audit.command import print_rows
 from spsbench.report import judgement
 
 TARGET = ("--target", mini_dir() / "target", "--dtype", "float32")
@@ -75,6 +78,22 @@ def test_a_token_outside_the_nucleus_is_impossible(cli: Cli, tmp_path: Path) -> 
     result = cli("audit", path, *TARGET, "--top-p", "0.5", "--json")
     assert result.code == 4
     assert json.loads(result.out)["impossible"] > 8
+
+
+def test_an_engines_limits_stand_last_under_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = [
+        "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
+        "Slow.",
+    ]
+    described = Described("llama.cpp", "b1", limits=limits)
+    row: Any = SimpleNamespace(described=described, result=SimpleNamespace(cannot=None))
+    wanted: Any = SimpleNamespace(json=False, quiet=False)
+    print_rows([row], "mini, xsum", None, {"rows": []}, wanted, ["Scored again: the same verdicts."])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    (_, after) = shown.split("Scored again: the same verdicts.\n\nLimits of llama.cpp b1:\n")
+    assert [line[:2] for line in after.splitlines()] == ["* ", "  ", "* "]
+    assert " ".join(after.split()) == " ".join(f"* {limit}" for limit in limits)
 
 
 def test_too_little_is_no_evidence(cli: Cli, tmp_path: Path) -> None:
