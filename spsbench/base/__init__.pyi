@@ -37,6 +37,7 @@ from spsbench.base.files import make_folder as make_folder
 from spsbench.base.files import ordinary as ordinary
 from spsbench.base.files import read_json as read_json
 from spsbench.base.files import replacing as replacing
+from spsbench.base.files import require_makeable as require_makeable
 from spsbench.base.files import unwritable as unwritable
 from spsbench.base.files import write_json as write_json
 from spsbench.base.files import write_text as write_text

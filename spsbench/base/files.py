@@ -232,6 +232,19 @@ def make_folder(folder: Path, flag: str) -> None:
         raise unwritable(folder, problem, flag) from problem
 
 
+def require_makeable(folder: Path, flag: str) -> None:
+    """Refuse a folder that cannot be made or written to; nothing is made."""
+    try:
+        above = next(path for path in (folder, *folder.parents) if path.exists())
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(above, os.W_OK | os.X_OK):
+            reason = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(reason, os.strerror(reason))
+    except OSError as problem:
+        raise unwritable(folder, problem, flag) from problem
+
+
 LOCK_NAME = ".spsbench.lock"
 
 

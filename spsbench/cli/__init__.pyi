@@ -27,7 +27,9 @@ from spsbench.cli.settings import gates_of as gates_of
 from spsbench.cli.settings import read_material as read_material
 from spsbench.cli.settings import read_settings as read_settings
 from spsbench.cli.settings import require_judgeable as require_judgeable
+from spsbench.cli.settings import require_material as require_material
 from spsbench.cli.settings import require_possible as require_possible
+from spsbench.cli.settings import task_named_by as task_named_by
 from spsbench.cli.values import concurrencies as concurrencies
 from spsbench.cli.values import sampling as sampling
 from spsbench.cli.values import seconds as seconds

@@ -24,7 +24,14 @@ from spsbench.base.paths import results_dir
 from spsbench.cli.console import hint, load_in_runs, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import FIRST, NEEDED, Common, RunOptions, asks
-from spsbench.cli.settings import gates_of, read_settings, require_judgeable, require_possible, say_reading
+from spsbench.cli.settings import (
+    gates_of,
+    read_settings,
+    require_judgeable,
+    require_material,
+    require_possible,
+    say_reading,
+)
 from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
@@ -121,11 +128,12 @@ def measure(options: RunOptions) -> None:
     config = read_settings(options)
     known = require_possible(config, is_k_given=options.k is not None, typed=options)
     require_judgeable(known, gates)
+    if count is None and named is not None and config.ranks == 1:  # of several processes the first will look
+        require_usable(named)
+    require_material(config, known[0])
     if count is not None:
         measure_processes(config, count, options, gates)
         return
-    if named is not None and config.ranks == 1:  # of several processes the first will look
-        require_usable(named)
     with among_processes(config) as leads:
         if not leads:
             return

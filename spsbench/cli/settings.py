@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spsbench.base.axes import CHAIN
 from spsbench.base.environment import require_cpus
-from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.errors import SpsbenchError, UsageError, as_typed
 from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import prose, say
@@ -68,7 +69,7 @@ def read_material(
     seed: str | None = None,
     device: str | None = None,
 ) -> MaterialSettings:
-    """Read which prompts and models options ask for; refuse a task that is not there."""
+    """Read which prompts and models options ask for; refuse those that are not there."""
     from spsbench.tasks.catalogue import load_task
 
     flags = typed_settings(
@@ -89,8 +90,21 @@ def read_material(
     config = resolve(flags, target_alone=True)
     remember(config)
     settings = MaterialSettings.of(config)
-    say_reading(load_task(settings.task, turns=settings.turns), quiet=quiet)
+    asked = load_task(settings.task, turns=settings.turns)
+    say_reading(asked, quiet=quiet)
+    require_material(config, asked)
     return settings
+
+
+@contextmanager
+def task_named_by(flag: str) -> Iterator[None]:
+    """Raise the block's errors about TASK again as those of the option that names the task."""
+    try:
+        yield
+    except SpsbenchError as error:
+        if error.flag != "TASK":
+            raise
+        raise type(error)(error.message, flag=flag, remedy=error.remedy) from error
 
 
 def say_reading(task: Task, *, quiet: bool) -> None:
@@ -168,6 +182,20 @@ def require_possible(
             remedy=f"Give --k {','.join(map(str, sorted(depths)))}, or add {CHAIN} or dynamic:N to --tree.",
         )
     return task, arms
+
+
+def require_material(config: RunConfig, task: Task) -> None:
+    """Refuse models and data that are not there, without importing torch.
+
+    Official data are not fetched for it, and a task in Python, which may take its time, is not asked twice.
+    """
+    from spsbench.models.location import require_located
+    from spsbench.tasks.kind import PythonTask
+    from spsbench.tasks.reading import read_data
+
+    require_located(config.pair)
+    if config.data != "official" and not isinstance(task, PythonTask):
+        read_data(task, MaterialSettings.of(config))
 
 
 def _require_effect(typed: RunOptions, task: Task) -> None:

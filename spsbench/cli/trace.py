@@ -137,7 +137,20 @@ def _settings(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
         why = f"one sampling can be shown, got {options.sampling}."
         raise UsageError(why, flag="--sampling", remedy="Choose nucleus, greedy or model.")
     task, (arm,) = require_possible(config)
+    _require_window(config, task, arm)
     return config, task, arm
+
+
+def _require_window(config: RunConfig, task: Task, arm: Arm) -> None:
+    """Refuse models that are not there, and an output that leaves no room for a prompt in their windows."""
+    from spsbench.models.location import stated_config, stated_window
+
+    behind = (config.max_new_tokens or task.max_new_tokens) + arm.k
+    for model, flag in ((config.pair.target, "--target"), (config.pair.draft, "--draft")):
+        window = stated_window(stated_config(model, flag))
+        if window is not None and behind >= window:
+            why = f"an output with its last draft has up to {behind} tokens, and the window {window}."
+            raise UsageError(why, flag="--max-new-tokens", remedy="Give fewer.")
 
 
 def _prompt(typed: str) -> str:

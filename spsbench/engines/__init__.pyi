@@ -1,6 +1,7 @@
 """Engines: from a request to a generation with its records."""
 
 from spsbench.engines.arms import GRAPHED as GRAPHED
+from spsbench.engines.arms import TaskAndArms as TaskAndArms
 from spsbench.engines.arms import refuse_beams as refuse_beams
 from spsbench.engines.derivation import derivation_of as derivation_of
 from spsbench.engines.local import BatchedEngine as BatchedEngine

@@ -27,6 +27,7 @@ from spsbench.models.fetch.http import find_file as find_file
 from spsbench.models.fetch.http import find_versions as find_versions
 from spsbench.models.fetch.http import pip_settings as pip_settings
 from spsbench.models.hf_errors import quiet_libraries as quiet_libraries
+from spsbench.models.kinds import DESCRIPTION as DESCRIPTION
 from spsbench.models.kinds import EAGLE as EAGLE
 from spsbench.models.kinds import EAGLE3 as EAGLE3
 from spsbench.models.kinds import KINDS as KINDS
@@ -42,6 +43,9 @@ from spsbench.models.loading import read_config as read_config
 from spsbench.models.loading import require_weights_fit as require_weights_fit
 from spsbench.models.loading import weights_bytes as weights_bytes
 from spsbench.models.loading import weights_folder as weights_folder
+from spsbench.models.location import require_located as require_located
+from spsbench.models.location import stated_config as stated_config
+from spsbench.models.location import stated_window as stated_window
 from spsbench.models.memory import DTYPES as DTYPES
 from spsbench.models.memory import available_bytes as available_bytes
 from spsbench.models.memory import cache_bytes as cache_bytes
@@ -61,7 +65,6 @@ from spsbench.models.speculators import WideLayer as WideLayer
 from spsbench.models.tokenizer import Tokenizer as Tokenizer
 from spsbench.models.torch_lm import RewindCache as RewindCache
 from spsbench.models.torch_lm import TorchLM as TorchLM
-from spsbench.models.trained import DESCRIPTION as DESCRIPTION
 from spsbench.models.trained import FORMAT as FORMAT
 from spsbench.models.trained import VOCABULARY as VOCABULARY
 from spsbench.models.trained import WEIGHTS as WEIGHTS

@@ -14,6 +14,7 @@ from torch import Tensor
 from spsbench.base.errors import RanksFault, UsageError
 from spsbench.decode.protocols import read_prompt
 from spsbench.models.faults import refuse_fault
+from spsbench.models.location import limit_of
 from spsbench.models.tokenizer import Border
 
 
@@ -258,20 +259,7 @@ def context_window(config: Any) -> int:
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings"):
         return int(rope["original_max_position_embeddings"])
-    for names in _LIMITS:
-        limits = [int(getattr(text, name, None) or 0) for name in names]
-        if min(limits) > 0:
-            return min(limits)
-    return 1 << 30
-
-
-_LIMITS = (
-    ("max_position_embeddings",),
-    ("n_positions",),
-    ("max_seq_len",),
-    ("seq_length",),
-    ("max_encoder_position_embeddings", "max_decoder_position_embeddings"),  # LED
-)
+    return limit_of(lambda name: getattr(text, name, None)) or 1 << 30
 
 
 def attention_window(config: Any) -> int | None:

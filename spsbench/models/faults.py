@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import traceback
-
-import torch
 
 from spsbench.base.errors import DeviceFault, SpsbenchError, causes_of
 
@@ -30,10 +29,16 @@ _LOST = re.compile(
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)")
 
 
+def _of_torch(name: str) -> tuple[type[BaseException], ...]:
+    """Return a class of errors of torch; none where torch was not imported, and so raised nothing."""
+    torch = sys.modules.get("torch")
+    return () if torch is None else (getattr(torch, name),)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory was short, on the host or on a device."""
     return any(
-        isinstance(cause, (MemoryError, torch.OutOfMemoryError))
+        isinstance(cause, (MemoryError, *_of_torch("OutOfMemoryError")))
         or (isinstance(cause, RuntimeError) and _WITHOUT_MEMORY.search(str(cause)) is not None)
         for cause in causes_of(error)
     )
@@ -43,7 +48,7 @@ def of_a_device(error: BaseException) -> str | None:
     """Return what a device's driver or library reported, in one line; None for any other error."""
     for cause in causes_of(error):
         text = next(iter(str(cause).splitlines()), "")
-        if isinstance(cause, torch.AcceleratorError) or (
+        if isinstance(cause, _of_torch("AcceleratorError")) or (
             isinstance(cause, RuntimeError) and _OF_A_DEVICE.match(text)
         ):
             return text.rstrip(".")
@@ -92,6 +97,8 @@ def settle(error: Exception) -> None:
         traceback.clear_frames(cause.__traceback__)
         cause.__traceback__ = None
     if is_out_of_memory(error):
+        import torch
+
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

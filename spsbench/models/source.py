@@ -16,22 +16,15 @@ from typing import Any
 
 from spsbench.base.environment import little_memory
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.paths import embedded_dir
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
-from spsbench.models.converted import SUFFIX as GGUF
 from spsbench.models.converted import folder_of, read_origin, settings_of_unconverted
 from spsbench.models.downloads import pinned
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import MODEL
+from spsbench.models.kinds import MODEL, is_trained
+from spsbench.models.location import local_folder
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.models.trained import (
-    TrainedDraft,
-    embedding_fingerprint,
-    is_trained,
-    layer_config,
-    read_trained,
-)
+from spsbench.models.trained import TrainedDraft, embedding_fingerprint, layer_config, read_trained
 
 _MOST_BYTES = 128 << 20  # of config.json and tokenizer files; the largest in use have 35 MB
 
@@ -345,30 +338,9 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
 
 
 def _location(name: str, flag: str) -> str:
-    """Resolve a name to a folder or a hub id."""
-    inside = embedded_dir(name)
-    if inside is not None and not inside.is_dir():
-        remedy = "Check the name, or install spsbench again."
-        raise UnavailableError(f"{name} is not in this package.", flag=flag, remedy=remedy)
-    if (made := folder_of(name, flag)) is not None:
-        return str(made)
-    path = inside or Path(name).expanduser()
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if path.is_dir():
-        if not (path / "config.json").is_file() and not is_trained(path):
-            raise UnavailableError(
-                f"{name} is not a model folder: it has no config.json.",
-                flag=flag,
-                remedy="Give a folder written by save_pretrained, or a hub id.",
-            )
-        return str(path)
-    if path.suffix == ".json" and path.is_file():
-        remedy = "Give its folder, with weights. `bench` and `advise --hardware` take a configuration."
-        raise UnavailableError(f"{name} has no weights.", flag=flag, remedy=remedy)
-    if looks_local or path.exists():
-        why = f"{name} is {'no file' if path.suffix == GGUF else 'not a model folder'}."
-        raise UnavailableError(why, flag=flag, remedy="Check the path, or give a hub id like org/name.")
-    return name
+    """Resolve a name to a folder or a hub id; what has to be converted is."""
+    folder = folder_of(name, flag) or local_folder(name, flag)
+    return name if folder is None else str(folder)
 
 
 def _find_trained(name: str, location: str, flag: str, target: ModelSource | None) -> ModelSource:

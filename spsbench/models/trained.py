@@ -20,10 +20,9 @@ from torch import Tensor
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import KINDS, MEDUSA
+from spsbench.models.kinds import DESCRIPTION, KINDS, MEDUSA, is_trained
 
 FORMAT = 1
-DESCRIPTION = "draft.json"
 WEIGHTS = "model.safetensors"
 VOCABULARY = "vocabulary"
 
@@ -135,11 +134,6 @@ def layer_config(draft: TrainedDraft) -> Any:
     settings = dict(draft.config or {})
     kind = settings.pop("model_type", "llama")
     return AutoConfig.for_model(kind, **settings)
-
-
-def is_trained(folder: Path) -> bool:
-    """Return whether a folder says that it holds a trained draft."""
-    return (folder / DESCRIPTION).is_file()
 
 
 def _described(folder: Path, flag: str) -> Mapping[str, Any]:

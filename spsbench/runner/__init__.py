@@ -6,16 +6,7 @@ from spsbench.runner.distributed import execute_on
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import Outcome, execute, load, require_continuable
 from spsbench.runner.finalize import finalize, score
-from spsbench.runner.foreign_texts import (
-    COLDEST,
-    REPORTED,
-    Audit,
-    Foreign,
-    Reader,
-    is_exact,
-    reading_of,
-    told_in,
-)
+from spsbench.runner.foreign_texts import REPORTED, Audit, Foreign, Reader, is_exact, reading_of, told_in
 from spsbench.runner.material import Material, Models, find_material, find_models
 from spsbench.runner.peers import model_folder
 from spsbench.runner.plan import Plan, Watcher, plan, require_decoder
@@ -23,7 +14,6 @@ from spsbench.runner.room import room_of
 from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
 
 __all__ = [
-    "COLDEST",
     "REPORTED",
     "Audit",
     "EngineFactory",

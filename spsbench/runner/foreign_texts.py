@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spsbench.base.errors import UsageError
-from spsbench.base.jsonl import rows
 from spsbench.base.protocol import LENGTH, Answer, Ask, ProtocolError, read
 from spsbench.base.records import SamplingParams
 from spsbench.decode.processors import bound
@@ -28,19 +26,14 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
-from spsbench.store.foreign import recognised, samples, samples_in
 from spsbench.store.summary_types import Evidence
-from spsbench.tasks.spec import sampling_of
+from spsbench.tasks.text_lines import TextLine, bad_line, numbered
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 FLAG = "SAMPLES"
-_FIELDS = (
-    "Each line needs prompt_ids and completion_ids (or prompt and completion, as text), and may have "
-    "sampling: {temperature, top_p, top_k} or {greedy: true}."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +70,30 @@ def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Readi
     return teacher_force(*models, text.prompt, text.completion, text.sampling)
 
 
-COLDEST = 0.01
-"""Temperature that vLLM samples at where a lower one is asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reader:
     tokenizer: Tokenizer
     vocab_size: int
     context_window: int
     sampling: SamplingParams
+    flag: str = FLAG
 
     def read(self, path: Path) -> Iterator[Foreign]:
         """Yield the texts of a file of JSON lines (``.gz`` too), or of another tool's."""
-        for line, row in rows(path, FLAG) if recognised(path, FLAG) is None else samples(path, FLAG):
+        for line, row in numbered(path, self.flag):
             try:
                 text = self.text(line, row)
             except ValueError as problem:
-                raise UsageError(f"line {line} of {path}: {problem}.", flag=FLAG, remedy=_FIELDS) from problem
+                raise bad_line(line, path, problem, self.flag) from problem
             if text.completion:
                 yield text
 
     def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
         """Return the text of one line, or the first of another tool's line; ValueError says what is wrong."""
-        row = next(iter(samples_in(row)), {})
-        prompt, _ = self._ids(row, "prompt", special=True)
-        completion, retokenised = self._ids(row, "completion", special=False)
+        said = TextLine.of(row, self.sampling)
+        prompt = self._ids(said.prompt, "prompt", special=True)
+        completion = self._ids(said.completion, "completion", special=False)
+        retokenised = isinstance(said.completion, str)
         if not prompt:
             raise ValueError("the prompt is empty, so that nothing precedes the first token")
         border = self.tokenizer.border
@@ -110,29 +101,19 @@ class Reader:
         for length in (source, len(prompt) - source + len(completion)):
             if length > self.context_window:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
-        own_sampling = row.get("sampling")
-        sampling = self.sampling if own_sampling is None else sampling_of(own_sampling)
-        if not sampling.greedy and sampling.temperature < COLDEST:
-            why = f"below {COLDEST} rounding decides, and engines take another"
-            raise ValueError(f"a temperature of {sampling.temperature:g} cannot be judged: {why}")
-        answer = told_in(row, completion, retokenised=retokenised)
-        category = str(row.get("category") or "")
-        drawn = bound(sampling, self.tokenizer)
+        answer = told_in(said.row, completion, retokenised=retokenised)
+        category = str(said.row.get("category") or "")
+        drawn = bound(said.sampling, self.tokenizer)
         return Foreign(line, prompt, completion, drawn, retokenised, answer, category=category)
 
-    def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
-        """Return the token ids of a field, and whether they were made here from text."""
-        ids, text = row.get(f"{name}_ids"), row.get(name)
-        if ids is None:
-            if not isinstance(text, str):
-                raise ValueError(f"it has neither {name}_ids nor {name}")
-            return tuple(self.tokenizer.encode(text, special=special)), True
-        if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-            raise ValueError(f"{name}_ids is not a list of whole numbers")
-        wrong = next((token for token in ids if not 0 <= token < self.vocab_size), None)
+    def _ids(self, part: list[int] | str, name: str, *, special: bool) -> tuple[int, ...]:
+        """Return the token ids of a part of a text, made here where it is text."""
+        if isinstance(part, str):
+            return tuple(self.tokenizer.encode(part, special=special))
+        wrong = next((token for token in part if not 0 <= token < self.vocab_size), None)
         if wrong is not None:
             raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
-        return tuple(ids), False
+        return tuple(part)
 
 
 LEVEL = 1e-4

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
 
 from spsbench.base.axes import EAGER
-from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import AUTO, TORCH, Precision
@@ -23,6 +21,7 @@ from spsbench.models.tokenizer import Tokenizer
 from spsbench.runner.room import room_of
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.reading import read_data
 from spsbench.tasks.task import Task, TaskData
 
 
@@ -167,24 +166,6 @@ def find_material(settings: MaterialSettings) -> Material:
         seed=settings.seed,
         **models.shared(),
     )
-
-
-def read_data(task: Task, settings: MaterialSettings) -> TaskData:
-    """Load the examples that are wanted: a range of the seed's order, or those with some ids."""
-    first, last = settings.span
-    data = task.load(settings.data, None if settings.ids else last, settings.seed)
-    if settings.ids:
-        by_id = {example.example_id: example for example in data.examples}
-        for name in settings.ids:
-            if name not in by_id:
-                close = get_close_matches(name, by_id, n=3) or list(by_id)[:3]
-                remedy = f"Its ids are like {', '.join(close)}."
-                raise UsageError(f"{data.label} has no prompt {as_typed(name)}.", flag="--id", remedy=remedy)
-        return replace(data, examples=[example for name, example in by_id.items() if name in settings.ids])
-    if first > len(data.examples):
-        why = f"{first}-{last} begins after the last of the {len(data.examples)} prompts of {data.label}."
-        raise UsageError(why, flag="--limit", remedy="Give a range that begins earlier.")
-    return replace(data, examples=data.examples[first - 1 :])
 
 
 class Prompts(NamedTuple):

@@ -14,6 +14,7 @@ from spsbench.store.opening import fresh_directory as fresh_directory
 from spsbench.store.opening import latest as latest
 from spsbench.store.opening import read_run as read_run
 from spsbench.store.opening import read_summary as read_summary
+from spsbench.store.opening import require_usable as require_usable
 from spsbench.store.opening import write_summary as write_summary
 from spsbench.store.run import RunStore as RunStore
 from spsbench.store.run import read_frames as read_frames

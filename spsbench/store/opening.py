@@ -5,7 +5,6 @@ A directory counts as a run once its ``run.json`` exists, which is written last.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -255,14 +254,9 @@ def require_usable(directory: Path) -> None:
 
 def _require_writable(directory: Path) -> None:
     """Refuse a directory that cannot be written to, or that belongs to something else."""
+    files.require_makeable(directory, "--out")
     try:
-        above = next(path for path in (directory, *directory.parents) if path.exists())
-        if not above.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(above, os.W_OK | os.X_OK):
-            reason = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
-            raise OSError(reason, os.strerror(reason))
-        entries = {path.name for path in directory.iterdir()} if above == directory else set()
+        entries = {path.name for path in directory.iterdir()} if directory.exists() else set()
     except OSError as problem:
         raise files.unwritable(directory, problem, "--out") from problem
     if (directory / RUN_FILE).exists():

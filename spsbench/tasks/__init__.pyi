@@ -7,3 +7,5 @@ from spsbench.tasks.prompts import is_prompts_file as is_prompts_file
 from spsbench.tasks.prompts import read_prompts_file as read_prompts_file
 from spsbench.tasks.spec import FIELD as FIELD
 from spsbench.tasks.spec import FIELD_TASKS as FIELD_TASKS
+from spsbench.tasks.text_lines import COLDEST as COLDEST
+from spsbench.tasks.text_lines import read_lines as read_lines

@@ -114,7 +114,10 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --set turns=own", "--set turns has no effect: the prompts of xsum have no turns."),
     ("advise --turns first", "--turns has no effect: the prompts of xsum have no turns. Leave it out."),
     ("run, sweep-k --extract none", "--extract has no effect: the prompts of xsum are not answered by code."),
-    ("run, sweep-k --out .", "--out: . is not empty and holds no run (bad.jsonl, chat.jsonl, good.jsonl)."),
+    (
+        "run, sweep-k --out .",
+        "--out: . is not empty and holds no run (bad.jsonl, blank.jsonl, broken.jsonl).",
+    ),
     ("run, sweep-k --out texts.jsonl", "--out: texts.jsonl cannot be written to (Not a directory)."),
     ("run, sweep-k --out texts.jsonl/run", "--out: texts.jsonl/run cannot be written to (Not a directory)."),
     ("paper --out .", "--out: . is not empty and holds no paper."),
@@ -429,17 +432,116 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
 ]
 """Command lines, how the error begins and what else it says behind " ... ", and the exit code if not 2."""
 
+MODELS = "--target ./no --draft ./no"
+"""Two models that are not there."""
+
+ELSEWHERE: list[tuple[str, str] | tuple[str, str, int]] = [
+    *(
+        (f"{command} {MODELS}", "--target: ./no is not a model folder.", 3)
+        for command in (
+            *(
+                "run, sweep-k",
+                "trace x",
+                "bench",
+                "advise",
+                "verify",
+                "replay texts.jsonl",
+                "audit texts.jsonl",
+            ),
+            *("audit --engine worker:x", "verify --engine worker:x", "audit --follow texts.jsonl"),
+            *("run field", "sweep-k --processes 2", "run --on ray"),
+        )
+    ),
+    (
+        "run --engine openai:http://a --concurrency 1 --target ./no",
+        "--target: ./no is not a model folder.",
+        3,
+    ),
+    ("paper --of leviathan --target ./no --draft small=./no", "--target: ./no is not a model folder.", 3),
+    ("distill --target ./no --out y", "--target: ./no is not a model folder.", 3),
+    ("distill --target package:nope --out y", "--target: the packaged model nope is unknown."),
+    ("distill --target org/model --out y", "--target: org/model is not on this machine", 3),
+    ("distill --target embedded:mini-t5/target --out y", "--target ... is an encoder-decoder"),
+    ("run --pair gpt2", "--target ... openai-community/gpt2-xl ... --pair mini", 3),
+    (
+        "trace x --target empty --draft empty",
+        "--target: empty is not a model folder: it has no config.json.",
+        3,
+    ),
+    ("bench --target 'a b' --draft c", "--target: a b is neither a folder nor a name of the hub."),
+    ("paper --limit 1 --of leviathan --draft embedded:mini/none", "--draft: embedded:mini/none", 3),
+    ("paper --limit 1 --of leviathan --threads 0", "--threads"),
+    ("bench --context 64,99999", "--context: 99999 tokens and 57 after them are needed"),
+    ("bench --context 99999", "--context: 99999 tokens and 57 after them are needed"),
+    ("bench --target a.json --draft a.json", "--target: a.json does not exist", 3),
+    ("bench --pair mini-t5 --context 16,32", "--context ... Give one number"),
+    (
+        "trace x --max-new-tokens 9999",
+        "--max-new-tokens: an output ... up to 10003 tokens, and the window 4096.",
+    ),
+    ("run, sweep-k --data nothing.jsonl", "--data: nothing.jsonl", 3),
+    ("run, sweep-k --id nobody", "--id: xsum-mini (synthetic) has no prompt nobody."),
+    ("run, sweep-k --limit 500-600", "--limit: 500-600 begins after the last of the 400 prompts"),
+    ("verify --data nothing.jsonl", "--data: nothing.jsonl", 3),
+    ("advise --data nothing.jsonl", "--data: nothing.jsonl", 3),
+    ("run good.jsonl --data bad.jsonl", "--data: bad.jsonl is given together with"),
+    (
+        "distill --target embedded:mini/target --out y --data bad.jsonl",
+        "--data: line 2 of bad.jsonl has none",
+        3,
+    ),
+    ("distill --target embedded:mini/target --out y --evaluated nobody", "--evaluated: nobody is unknown."),
+    *(
+        (f"{command} {broken}", f"{argument}: line 1 of {broken}{said}")
+        for command, argument in (("replay", "RUN"), ("audit", "SAMPLES"))
+        for broken, said in (
+            ("broken.jsonl", " is not JSON."),
+            ("half.jsonl", ": it has neither completion_ids nor completion."),
+            ("wrong.jsonl", ": prompt_ids is not a list of whole numbers."),
+            ("cold.jsonl", ": temperature: input should be greater than 0, got -1."),
+        )
+    ),
+    ("audit blank.jsonl", "SAMPLES: blank.jsonl is empty."),
+    ("replay blank.jsonl", "RUN: blank.jsonl has 0 tokens of ArS; a prediction needs at least 200."),
+    ("replay texts.jsonl", "RUN: texts.jsonl has 1 tokens of ArS; a prediction needs at least 200."),
+    ("replay texts.jsonl --temperature -1", "--temperature must be a number from 0, got -1"),
+    ("audit texts.jsonl --draft x", "--target is missing beside --draft x. Give both models"),
+    ("audit texts.jsonl --target x --pair mini", "--target: x is given together with --pair"),
+    *(
+        (f"{command} /dev/null/x", f"{command.split()[-1]}: /dev/null/x cannot be written to")
+        for command in (
+            *("run --out", "advise --out", "simulate --out", "paper --out", "audit --engine worker:x --out"),
+            *("distill --target embedded:mini/target --out", "audit --follow texts.jsonl --out"),
+            "distill --target embedded:mini/target --out y --corpus",
+        )
+    ),
+    ("audit --engine worker:x --evidence /dev/null/x/y", "--evidence: /dev/null/x cannot be written to"),
+    ("run --set trace=-1", "--set trace must be a whole number from 0, got -1."),
+    ("simulate --source ngram:dependence=1", "--source ngram:dependence: 1 leaves no room"),
+    ("simulate --contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
+    (
+        "simulate --contexts 64 --source dirichlet:vocabulary=48",
+        "--contexts ... 1 to 48, got 64. ... a vocabulary of 48 tokens has no more",
+    ),
+    (
+        "simulate --contexts 600 --source dirichlet:vocabulary=1000 --out out",
+        "--contexts ... 1 to 512, got 600. ... from 1 to 512.",
+    ),
+    ("simulate --contexts 1 --source ngram", "--contexts: --source ngram takes 2 to 16, got 1."),
+    (
+        "simulate --source dirichlet:vocabulary=100000 --contexts 64",
+        "--source dirichlet:vocabulary: 64 contexts of 100000",
+    ),
+]
+"""The same where models, data, files or folders decide that are not there, or are not what is needed."""
+
 WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --max-new-tokens 999999", "--max-new-tokens: a context window"),
-    ("run --out /dev/null/x", "--out: /dev/null/x cannot be written to"),
-    ("run --data nothing.jsonl", "--data: nothing.jsonl", 3),
-    ("run --target ./no --draft ./no", "--target: ./no is not a model folder.", 3),
     ("run --dtype auto+int8 --engine hf-generate", "--backend: hf-generate runs over torch"),
     ("run --device-map auto --backend onnxruntime", "--device-map: auto spreads a model"),
     ("run --device-map auto --batch 2", "--device-map: a batch of 2 is decoded on one device"),
     ("run --device-map gone.json", "--device-map: gone.json is neither a strategy"),
     ("run --device-map auto --engine hf-generate,hf-assisted", "--device-map: hf-assisted knows"),
-    ("run --pair gpt2", "--target ... openai-community/gpt2-xl ... --pair mini", 3),
     ("run --batch 2 --pair mini-t5", "--batch: embedded:mini-t5/target is an encoder-decoder"),
     ("run --process repetition_penalty=1.3 --pair mini-t5", "--process repetition_penalty: for an encoder"),
     ("run --batch 1,3 --limit 2", "--batch: batches of 3 are never full with 2 sequences"),
@@ -465,45 +567,27 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
         "run --sampling beam --dtype int8",
         "--backend ... over torch, and the target's weights are rounded to int8",
     ),
-    ("bench --context 64,99999", "--context: 99999 tokens and 57 after them are needed"),
-    ("bench --context 99999", "--context: 99999 tokens and 57 after them are needed"),
-    ("bench --target a.json --draft a.json", "--target: a.json does not exist", 3),
-    ("bench --pair mini-t5 --context 16,32", "--context ... Give one number"),
-    ("simulate --source ngram:dependence=1", "--source ngram:dependence: 1 leaves no room"),
-    ("run --set trace=-1", "--set trace must be a whole number from 0, got -1."),
-    ("simulate --contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
-    (
-        "simulate --contexts 64 --source dirichlet:vocabulary=48",
-        "--contexts ... 1 to 48, got 64. ... a vocabulary of 48 tokens has no more",
-    ),
-    (
-        "simulate --contexts 600 --source dirichlet:vocabulary=1000 --out out",
-        "--contexts ... 1 to 512, got 600. ... from 1 to 512.",
-    ),
-    ("simulate --contexts 1 --source ngram", "--contexts: --source ngram takes 2 to 16, got 1."),
-    (
-        "simulate --source dirichlet:vocabulary=100000 --contexts 64",
-        "--source dirichlet:vocabulary: 64 contexts of 100000",
-    ),
-    ("simulate --out /dev/null/folder", "--out: /dev/null/folder cannot be written to"),
     ("simulate --alpha 0.01 --out out", "--alpha: 0.01 cannot be reached"),
     ("advise --limit 8 --drafter heads", "--drafter ... was made for package:smollm2"),
-    ("paper --limit 1 --of leviathan --draft embedded:mini/none", "--draft: embedded:mini/none", 3),
-    ("paper --limit 1 --of leviathan --threads 0", "--threads"),
-    ("audit texts.jsonl --draft x", "--target is missing beside --draft x. Give both models"),
-    ("audit texts.jsonl --target x --pair mini", "--target: x is given together with --pair"),
-    ("run good.jsonl --data bad.jsonl", "--data: bad.jsonl is given together with"),
     ("run chat.jsonl", "TASK ... there is no chat template"),
 ]
-"""The same where the models' own files, or a solver, decide: nothing is loaded for it."""
+"""The same where a tokenizer, the device or a solver decides: nothing is loaded for it."""
 
 FILES = {
     "texts.jsonl": '{"prompt_ids": [5], "completion_ids": [6]}\n',
     "good.jsonl": '{"prompt": "A"}\n',
     "bad.jsonl": '{"prompt": "A"}\n{"question": "B"}\n',
     "chat.jsonl": '{"messages": [{"role": "user", "content": "Hi"}]}\n',
+    "broken.jsonl": "{\n",
+    "half.jsonl": '{"prompt": "A"}\n',
+    "wrong.jsonl": '{"prompt_ids": "A", "completion_ids": [6]}\n',
+    "cold.jsonl": '{"prompt": "A", "completion": "B", "sampling": {"temperature": -1}}\n',
+    "blank.jsonl": "\n",
 }
-"""What lies in the folder in which they are typed."""
+"""Files in the folder in which they are typed."""
+
+EMPTY = "empty"
+"""A folder beside them."""
 
 
 def lines_of(typed: str) -> list[str]:
@@ -513,14 +597,14 @@ def lines_of(typed: str) -> list[str]:
 
 
 def cases() -> Iterator[tuple[str, str, int]]:
-    """Command lines of the first two tables, what the errors say, and exit codes."""
+    """Command lines of all but the last table, what the errors say, and exit codes."""
     for command, options in VALUES.items():
         for flag, *values in map(str.split, options.split("|")):
             for value in values:
                 yield from (
                     (line, f"{flag} ... {value}", 2) for line in lines_of(f"{command} {flag} {value}")
                 )
-    for typed, said, *code in SENTENCES:
+    for typed, said, *code in (*SENTENCES, *ELSEWHERE):
         yield from ((line, said, code[0] if code else 2) for line in lines_of(typed))
 
 
@@ -530,6 +614,7 @@ EARLY = [case for case in dict.fromkeys(cases()) if is_present(case[0])]
 def laid_out(folder: Path) -> Path:
     for name, text in FILES.items():
         (folder / name).write_text(text)
+    (folder / EMPTY).mkdir()
     return folder
 
 
@@ -562,7 +647,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[A
         },
     )
     assert len(done.stdout.splitlines()) == len(EARLY), done.stderr
-    assert {path.name for path in folder.iterdir()} == FILES.keys()
+    assert {path.name for path in folder.iterdir()} == {EMPTY, *FILES}
     return {
         typed: json.loads(line) for (typed, *_), line in zip(EARLY, done.stdout.splitlines(), strict=True)
     }
@@ -591,7 +676,7 @@ def test_it_is_refused_before_a_model_is_loaded(
     done = cli(*shlex.split(typed))
     assert done.code == code, done.err
     check(done.out, done.err, said)
-    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
+    assert {path.name for path in tmp_path.iterdir()} == {EMPTY, *FILES}
 
 
 def test_the_blocker_blocks() -> None:

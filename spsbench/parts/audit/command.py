@@ -11,14 +11,25 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base import (
     GateFailed,
     IncompleteError,
-    SpsbenchError,
     UnavailableError,
     UsageError,
     make_folder,
+    require_makeable,
     results_dir,
     unknown,
 )
-from spsbench.cli import Common, asks, options, out, present, print_json, read_material, say, values
+from spsbench.cli import (
+    Common,
+    asks,
+    options,
+    out,
+    present,
+    print_json,
+    read_material,
+    say,
+    task_named_by,
+    values,
+)
 from spsbench.config import ModelRef, model_name, refuse_together
 
 if TYPE_CHECKING:
@@ -273,6 +284,9 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
             why = "greedily no token is drawn, and contexts are chosen by what is."
             raise UsageError(why, flag="--contexts", remedy="Leave temperature 0 out.")
         wanted = replace(wanted, max_new_tokens=wanted.max_new_tokens or str(TOKENS))
+    for folder, flag in ((wanted.out, "--out"), (wanted.evidence and wanted.evidence.parent, "--evidence")):
+        if folder is not None:
+            require_makeable(folder, flag)
     settings = _material_settings(wanted)
     return AuditChoices(
         kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings, contexts
@@ -413,7 +427,7 @@ def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
 
 def _material_settings(wanted: AuditOptions) -> MaterialSettings:
     """Return the settings of prompts and models; the task's samplings are not used."""
-    try:
+    with task_named_by("--task"):
         return read_material(
             task=wanted.task,
             pair=wanted.pair,
@@ -425,10 +439,6 @@ def _material_settings(wanted: AuditOptions) -> MaterialSettings:
             device=wanted.device,
             quiet=wanted.quiet,
         )
-    except SpsbenchError as error:
-        if error.flag != "TASK":
-            raise
-        raise type(error)(error.message, flag="--task", remedy=error.remedy) from error
 
 
 def material_for(settings: MaterialSettings, engine: str) -> Material:

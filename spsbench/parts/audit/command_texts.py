@@ -7,10 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import GateFailed, Spec, UsageError, as_typed, make_folder, unknown
+from spsbench.base import GateFailed, Spec, UsageError, as_typed, make_folder, require_makeable, rows, unknown
 from spsbench.cli import Common, present, say, values
 from spsbench.config import MaterialSettings, resolve_material
+from spsbench.models import require_located
+from spsbench.parts.audit import EVIDENCE_KEY
 from spsbench.parts.audit.command import AuditOptions, conclude, print_rows, watch
+from spsbench.tasks import read_lines
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +73,10 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
     quiet = wanted.quiet
     seed = values.seed(wanted.seed)
     settings = _settings_of_file(path, "SAMPLES", wanted)
+    if not _is_evidence(path):
+        require_located(settings.pair)
+        if not any(True for _ in read_lines(path, values.sampling(wanted), "SAMPLES")):
+            raise _empty(path)
     from spsbench.parts.audit import evidence_file
 
     if (evidence := evidence_file.read(path, "SAMPLES")) is not None:
@@ -78,7 +85,7 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
     sources, reader, written_dtype = _reader_of(path, settings, wanted)
     total = sum(1 for _ in reader.read(path))
     if not total:
-        raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
+        raise _empty(path)
     models = _load(sources, reader.vocab_size, settings)
     from spsbench.base import Ask
     from spsbench.cli import watching
@@ -96,6 +103,15 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
                 free.add(Ask([*text.prompt], len(text.completion)), text.told, reading)
             watcher.step()
     _show(audit, free, [source.name for source in sources], wanted)
+
+
+def _is_evidence(path: Path) -> bool:
+    _, first = next(rows(path, "SAMPLES"), (0, {}))
+    return EVIDENCE_KEY in first
+
+
+def _empty(path: Path) -> UsageError:
+    return UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
 
 
 def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOptions) -> None:
@@ -148,6 +164,8 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
     if url is not None and not url.startswith(("http://", "https://")):
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
     settings = _settings_of_file(path, "--follow", wanted)
+    require_makeable(wanted.out or path.parent, "--out")
+    require_located(settings.pair)
     sources, reader, written_dtype = _reader_of(path, settings, wanted)
     from spsbench.cli import continued_by, typed
     from spsbench.parts.audit.follow import Follower, State

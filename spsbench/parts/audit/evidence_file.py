@@ -35,15 +35,16 @@ from spsbench.base import (
 )
 from spsbench.decode import bound
 from spsbench.models import CausalLM, ModelSource, files_of
+from spsbench.parts.audit import EVIDENCE_KEY as KEY
 from spsbench.parts.audit.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
 from spsbench.parts.external.registry import PeerKind
-from spsbench.runner import COLDEST, derive_seed
+from spsbench.runner import derive_seed
 from spsbench.store import Evidence
+from spsbench.tasks import COLDEST
 
 Texts = Sequence[dict[str, Any]]
 
 VERSION = 1
-KEY = "spsbench_evidence"
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx")
 _APART = 0.01

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import Spec, UsageError
+from spsbench.base import Spec, UsageError, require_makeable
 from spsbench.cli import (
     Common,
     MachineOptions,
@@ -18,6 +19,7 @@ from spsbench.cli import (
     out,
     print_json,
     say,
+    task_named_by,
     typed,
     values,
 )
@@ -91,6 +93,7 @@ def distill(wanted: DistillOptions) -> None:
         missing = "--target" if wanted.target is None else "--out"
         remedy = "For example: --target package:smollm2 --out head."
         raise UsageError("it is required.", flag=missing, remedy=remedy)
+    _require_there(wanted.target, recipe.data, wanted.evaluated or (), wanted.out, wanted.corpus)
     say(f"Reading {wanted.target}", quiet=wanted.quiet)
     continued_by(typed)
     watch = _progress_watcher(wanted.quiet)
@@ -99,6 +102,35 @@ def distill(wanted: DistillOptions) -> None:
         print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
     elif not wanted.quiet:
         _print(made, forecasts, _measuring_command(source.name, made))
+
+
+def _require_there(
+    target: str, data: Sequence[str], evaluated: Sequence[str], out: Path, corpus: Path | None
+) -> None:
+    """Refuse, before torch is imported, a target, data or tasks that are not there, and unusable folders."""
+    from spsbench.config import ModelRef
+    from spsbench.models import stated_config
+    from spsbench.parts.distill.recipe import SOURCES
+    from spsbench.tasks import load_task, read_prompts_file
+
+    stated = stated_config(ModelRef(id=target), "--target")
+    if stated.get("is_encoder_decoder"):
+        raise _encoder_decoder(target)
+    for folder, flag in ((out, "--out"), (corpus, "--corpus")):
+        if folder is not None:
+            require_makeable(folder, flag)
+    with task_named_by("--data"):
+        for name in data:
+            if name not in SOURCES:
+                read_prompts_file(Path(name), every_turn=True)
+    with task_named_by("--evaluated"):
+        for name in evaluated:
+            load_task(name)
+
+
+def _encoder_decoder(name: str) -> UsageError:
+    why = f"{name} is an encoder-decoder, for which no draft is trained here."
+    return UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
 
 
 def _make(
@@ -118,8 +150,7 @@ def _make(
     named = ModelRef(id=target)
     source = find(named.id, named.revision, "--target")
     if source.is_encoder_decoder:
-        why = f"{source.name} is an encoder-decoder, for which no draft is trained here."
-        raise UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
+        raise _encoder_decoder(source.name)
     device = resolve_device(wanted.device or "auto")
     if threads is not None:
         torch.set_num_threads(threads)

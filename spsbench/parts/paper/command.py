@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import IncompleteError, UsageError, make_folder, results_dir
+from spsbench.base import IncompleteError, UsageError, make_folder, require_makeable, results_dir
 from spsbench.cli import Common, asks, continued_by, options, present, say, written
 from spsbench.config import is_given, refuse_together
 
@@ -182,6 +182,7 @@ def options_before(wanted: PaperOptions) -> dict[str, Any]:
     if wanted.resume:
         remedy = "Name the directory of one, or begin one with --out."
         raise UsageError(f"{place} holds no paper.", flag=flag, remedy=remedy)
+    require_makeable(place, flag)
     if place.is_dir() and any(place.iterdir()):
         remedy = "Name a directory that is empty or does not exist."
         raise UsageError(f"{place} is not empty and holds no paper.", flag=flag, remedy=remedy)
@@ -260,9 +261,12 @@ PARTS = (
 
 def reproduce_chen(wanted: PaperOptions) -> None:
     """Measure every part that is missing and write ``paper.md`` and ``paper.json``."""
+    from spsbench.models import require_located
+
     refuse_together("paper", {**vars(wanted), CHEN: CHEN})
     study = study_of(wanted)
     configs = [settings(part, study) for part in PARTS]
+    require_located(configs[0].pair)  # of every part
     say("Checking tasks, data and models", quiet=wanted.quiet)
     from spsbench.runner import plan
 
@@ -380,8 +384,12 @@ class Setup:
 
     def plans(self) -> Plans:
         """Plan the texts by task and draft; whatever can be refused is refused here."""
+        from spsbench.models import require_located
+
         texts = {task: self.texts(task) for task in self.paper.tasks}
-        names = product(texts, self.paper.drafts)
+        names = list(product(texts, self.paper.drafts))
+        for task, draft in names:
+            require_located(self.config(texts[task], self.pair(draft)).pair)
         return {(task, draft): self.plan(texts[task], self.pair(draft)) for task, draft in names}
 
     def texts(self, task: str) -> Part:
@@ -416,17 +424,22 @@ class Setup:
         plain = [name for name in drawn if known[name] == SamplingParams()]
         return greedy[0], (plain or drawn)[0]
 
-    def plan(self, part: Part, pair: PairConfig) -> Plan:
+    def config(self, part: Part, pair: PairConfig) -> RunConfig:
+        """Return the configuration of one part for a pair."""
         from spsbench.config import resolve
-        from spsbench.runner import plan
 
         of_part: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
         of_part |= {**LIMITS, **settings_of(self.study)}
         limit = self.paper.limit if self.study.limit is None else self.study.limit
         if limit not in (None, ALL):
             of_part["limit"] = limit
+        return resolve(of_part | {"protocol": "paper"})
+
+    def plan(self, part: Part, pair: PairConfig) -> Plan:
+        from spsbench.runner import plan
+
         # Not the device's usual engine: K is chosen by the c of ``draft_costs``, which times eager forwards.
-        return plan(resolve(of_part | {"protocol": "paper"}))
+        return plan(self.config(part, pair))
 
     def pair(self, draft: str) -> PairConfig:
         from spsbench.config import ModelRef, PairConfig, load_pair, pair_name

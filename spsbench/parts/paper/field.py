@@ -160,6 +160,10 @@ def _plans(
 ) -> tuple[dict[str, Plan], dict[str, str]]:
     """(what can be measured, why the rest cannot); the first error itself if nothing can, and the one of a
     task that cannot go on with these settings: they are kept for the next call."""
+    from spsbench.models import require_located
+
+    for config in configs.values():
+        require_located(config.pair)
     from spsbench.runner import plan, require_continuable
 
     plans = dict[str, Any]()

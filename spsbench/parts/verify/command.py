@@ -90,7 +90,7 @@ def verify(wanted: VerifyOptions) -> None:
 
 def verify_here(wanted: VerifyOptions) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
-    from spsbench.cli import among_processes, require_possible
+    from spsbench.cli import among_processes, require_material, require_possible
     from spsbench.parts.verify.effort import EFFORTS, FAULTS
 
     control = wanted.control
@@ -104,7 +104,8 @@ def verify_here(wanted: VerifyOptions) -> None:
     if each_in_turn:
         wanted = replace(wanted, control=None)
     config = _settings(wanted, EFFORTS[name])
-    require_possible(config)
+    task, _ = require_possible(config)
+    require_material(config, task)
     if wanted.tensor_parallel is None:
         work(wanted, EFFORTS[name])
     else:

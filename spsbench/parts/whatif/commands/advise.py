@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from spsbench.base import Spec
     from spsbench.config import RunConfig
+    from spsbench.engines import TaskAndArms
     from spsbench.models import Pair
     from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, Progress, Readings
     from spsbench.parts.whatif.replay.study import Study
@@ -159,8 +160,6 @@ def advise(wanted: AdviseOptions) -> None:
 
 def advise_on(wanted: AdviseOptions) -> None:
     """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
-    from spsbench.cli import RunOptions, require_possible
-
     quiet, began_s = wanted.quiet, time.monotonic()
     ks = values.lookaheads(wanted.k or "1..8")
     named = None if wanted.drafter is None else values.drafters(wanted.drafter)
@@ -173,10 +172,7 @@ def advise_on(wanted: AdviseOptions) -> None:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
     config = _config(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
-    known = require_possible(config, typed=RunOptions(turns=wanted.turns))
-    first, last = MaterialSettings.of(config).span
-    if last is not None:
-        _require_prompts(last - first + 1)
+    known = _possible(config, wanted)
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli import watching
@@ -390,6 +386,21 @@ def _config(wanted: AdviseOptions) -> RunConfig:
     config = read_settings(RunOptions(**given))
     refuse_beams(config, "advise")
     return config
+
+
+def _possible(config: RunConfig, wanted: AdviseOptions) -> TaskAndArms:
+    """Return task and arms; refuse what cannot be before torch is imported."""
+    from spsbench.cli import RunOptions, require_material, require_possible
+    from spsbench.store import require_usable
+
+    known = require_possible(config, typed=RunOptions(turns=wanted.turns))
+    first, last = MaterialSettings.of(config).span
+    if last is not None:
+        _require_prompts(last - first + 1)
+    if wanted.out is not None:
+        require_usable(wanted.out)
+    require_material(config, known[0])
+    return known
 
 
 def _rules(drafter: Spec) -> tuple[str, ...]:

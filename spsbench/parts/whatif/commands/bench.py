@@ -180,9 +180,29 @@ def _bench_config(wanted: BenchOptions) -> BenchConfig:
         else:
             read_run(run, "--alpha")
     values.require_machine(wanted)
-    if _configurations(wanted) is None:
-        _pair(wanted)
-    return BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)
+    settings = BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)
+    _require_stated_window(wanted, settings)
+    return settings
+
+
+def _require_stated_window(wanted: BenchOptions, settings: BenchConfig) -> None:
+    """Refuse models that are not there, and contexts beyond the windows that their config.json state."""
+    import json
+
+    from spsbench.models import configuration, stated_config, stated_window
+
+    names = _configurations(wanted)
+    if names is None:
+        pair = _pair(wanted)
+        stated = [stated_config(pair.target, "--target"), stated_config(pair.draft, "--draft")]
+    else:
+        flags = ("--target", "--draft")
+        files = [configuration(name, flag) for name, flag in zip(names, flags, strict=True)]
+        stated = [json.loads(file.read_bytes()) for file in files]
+    windows = [window for content in stated if (window := stated_window(content)) is not None]
+    if windows:
+        apart = all(content.get("is_encoder_decoder") for content in stated)
+        _require_window(min(windows), settings, apart=apart)
 
 
 def _acceptance(alpha: str | None) -> SyntheticAcceptance | None:

@@ -94,14 +94,15 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
 
 def _config(options: RunOptions) -> RunConfig:
     """Return the configuration of the prompts, as a run would have them; no model is loaded."""
-    from spsbench.cli import read_settings, require_possible
+    from spsbench.cli import read_settings, require_material, require_possible
     from spsbench.engines import refuse_beams
 
     draft = options.draft or options.target  # only the target's tokenizer is asked
     typed = replace(options, draft=draft, engine=None, arms="ars", no_score=True, no_proof=True)
     config = read_settings(typed)
     refuse_beams(config, "load on servers")
-    require_possible(config, typed=options)
+    task, _ = require_possible(config, typed=options)
+    require_material(config, task)
     return config
 
 

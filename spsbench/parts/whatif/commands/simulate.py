@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spsbench.base import CHAIN, MODIFIED_REJECTION, TREE_RULE, UsageError, unknown
+from spsbench.base import (
+    CHAIN,
+    MODIFIED_REJECTION,
+    TREE_RULE,
+    UsageError,
+    make_folder,
+    require_makeable,
+    unknown,
+)
 from spsbench.cli import Common, asks, options, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.verify.effort import TREE_FAULTS
@@ -154,6 +162,8 @@ def show_formula(wanted: SimulateOptions) -> None:
 
 def simulate_loops(wanted: SimulateOptions) -> None:
     """Simulate what was asked for, print it and write it."""
+    if wanted.out is not None:
+        _require_folder(wanted.out)
     question = _question(wanted)
     from spsbench.base import write_json, write_text
     from spsbench.cli import watching
@@ -162,7 +172,8 @@ def simulate_loops(wanted: SimulateOptions) -> None:
     from spsbench.report import save
 
     pairs = prepare(question)
-    folder = _folder(wanted.out)
+    if (folder := wanted.out) is not None:  # before anything is simulated
+        make_folder(folder, "--out")
     total = len(question.classes) * len(question.ks) * question.sequences
     with watching(quiet=wanted.quiet, moving=True) as watcher:
         watcher.stage(f"Simulating {total:,} sequences", total)
@@ -184,21 +195,12 @@ def simulate_loops(wanted: SimulateOptions) -> None:
     )
 
 
-def _folder(out: Path | None) -> Path | None:
-    """Return the folder, made before anything is simulated."""
-    from spsbench.base import unwritable
-
-    if out is None:
-        return None
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        strangers = any(out.iterdir()) and not (out / FACTS_FILE).is_file()
-    except OSError as problem:
-        raise unwritable(out, problem, "--out") from problem
-    if strangers:
+def _require_folder(out: Path) -> None:
+    """Refuse a folder that cannot be made, or holds something else."""
+    require_makeable(out, "--out")
+    if out.is_dir() and any(out.iterdir()) and not (out / FACTS_FILE).is_file():
         remedy = "Name a directory that is empty or does not exist."
         raise UsageError(f"{out} is not empty and holds no simulation.", flag="--out", remedy=remedy)
-    return out
 
 
 def _question(wanted: SimulateOptions) -> Question:
@@ -244,6 +246,8 @@ def _question(wanted: SimulateOptions) -> Question:
     rule = _rule(wanted)
     tree, siblings = _tree(wanted, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
     ks = _ks(wanted.k) if tree is None else (tree.depth(0),)
+    for each in classes:
+        source.require_possible(replace(language, classes=each), distance)
     # torch comes with these: all that was typed has been checked by now.
     from spsbench.parts.whatif.simulate.loops import Sampler
     from spsbench.parts.whatif.simulate.study import Question

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) -> Written:
     """Return the texts of a run or of a file."""
     from spsbench.config import MaterialSettings, resolve
-    from spsbench.parts.whatif.replay.texts import texts_in, texts_of
+    from spsbench.parts.whatif.replay.texts import require_texts, texts_in, texts_of
 
     if source.is_file():
         refuse_together("replay", {**vars(wanted), "texts": source})
@@ -36,13 +36,17 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
         }
         if wanted.draft:
             flags["draft"] = wanted.draft[0]
-        from spsbench.models import find_pair
-        from spsbench.runner import Reader
+        from spsbench.models import require_located
 
         drawn = sampling(wanted)
         config = resolve(flags | {"drafter": ",".join(map(str, drafters))})
+        require_located(config.pair)
+        require_texts(source, drawn, "RUN")
+        from spsbench.models import find_pair
+        from spsbench.runner import Reader
+
         pair = find_pair(config.pair)
-        reader = Reader(pair.tokenizer, pair.vocab_size, pair.context_window, drawn)
+        reader = Reader(pair.tokenizer, pair.vocab_size, pair.context_window, drawn, "RUN")
         return texts_in(source, reader, MaterialSettings.of(config))
     refuse_together("replay", {**vars(wanted), "recorded": source})
     return texts_of(source, wanted.sampling)

@@ -11,6 +11,7 @@ from spsbench.base import EAGER, SamplingParams, UsageError, is_beam
 from spsbench.config import MaterialSettings, resolve
 from spsbench.engines import GRAPHED
 from spsbench.store import RunStore, read_frames
+from spsbench.tasks import read_lines
 
 if TYPE_CHECKING:
     from spsbench.runner import Reader
@@ -109,20 +110,32 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         info["identity"].get("pair"),
         ran,
     )
-    _require_enough(written, "RUN", "Continue it with a larger --limit.", fewest)
+    _require_enough(directory, written.tokens, "RUN", "Continue it with a larger --limit.", fewest)
     return written
+
+
+def require_texts(path: Path, usual: SamplingParams, flag: str) -> None:
+    """Refuse a file whose lines no tokenizer has to read for that."""
+    lines = list(read_lines(path, usual, flag))
+    _require_one_sampling(path, [line.sampling for line in lines], flag)
+    if all(isinstance(line.completion, list) for line in lines):
+        _require_enough(path, sum(len(line.completion) for line in lines), flag, _MORE)
+
+
+def _require_one_sampling(path: Path, samplings: Sequence[SamplingParams], flag: str) -> None:
+    if len(several := list(dict.fromkeys(samplings))) > 1:
+        raise UsageError(
+            f"{path} has texts of several samplings: {', '.join(each.described for each in several)}.",
+            flag=flag,
+            remedy="Give a file of one.",
+        )
 
 
 def texts_in(path: Path, reader: Reader, settings: MaterialSettings) -> Written:
     """Return the texts of a file that another engine wrote, each by the number of its prompt, from 1."""
     readings = list(reader.read(path))
-    samplings = list(dict.fromkeys(text.sampling for text in readings)) or [reader.sampling]
-    if len(samplings) > 1:
-        raise UsageError(
-            f"{path} has texts of several samplings: {', '.join(each.described for each in samplings)}.",
-            flag="SAMPLES",
-            remedy="Give a file of one.",
-        )
+    _require_one_sampling(path, [text.sampling for text in readings], reader.flag)
+    sampling = readings[0].sampling if readings else reader.sampling
     by_prompt: dict[tuple[int, ...], list[TargetText]] = {}
     texts = []
     for text in readings:
@@ -130,16 +143,18 @@ def texts_in(path: Path, reader: Reader, settings: MaterialSettings) -> Written:
         name = same_prompt[0].name if same_prompt else str(len(by_prompt))
         same_prompt.append(TargetText(name, len(same_prompt), text.prompt, text.completion, text.category))
         texts.append(same_prompt[-1])
-    (sampling,) = samplings
     written = Written(path, settings, path.name, sampling.described, sampling, tuple(texts), None, {})
-    _require_enough(written, "SAMPLES", "Give more of them.")
+    _require_enough(path, written.tokens, reader.flag, _MORE)
     return written
 
 
-def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWEST_TOKENS) -> None:
-    if written.tokens < fewest:
+_MORE = "Give more of them."
+
+
+def _require_enough(source: Path, tokens: int, flag: str, remedy: str, fewest: int = FEWEST_TOKENS) -> None:
+    if tokens < fewest:
         raise UsageError(
-            f"{written.source} has {written.tokens} tokens of ArS; a prediction needs at least {fewest}.",
+            f"{source} has {tokens} tokens of ArS; a prediction needs at least {fewest}.",
             flag=flag,
             remedy=remedy,
         )

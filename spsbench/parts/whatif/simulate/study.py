@@ -29,9 +29,6 @@ from spsbench.stats import WhatIf, survival
 
 Reason = Literal["noise", "alpha varies", "unexplained", "-"]
 
-MOST_CELLS = 4_000_000
-"""Contexts times V of a table."""
-
 REACHED = 1e-3
 """An alpha that differs by less is the one that was asked for."""
 
@@ -141,31 +138,8 @@ class World:
 
 
 def prepare(question: Question) -> list[tuple[float, Tables]]:
-    """Return the distance and the tables of every world; refuse all that can be refused."""
-    for classes in question.classes:
-        _require_room(question, classes)
+    """Return the distance and the tables of every world, which its source can make."""
     return [_prepared(question, classes) for classes in question.classes]
-
-
-def _require_room(question: Question, classes: int) -> None:
-    """Refuse tables that do not fit into memory."""
-    vocabulary, order = question.language.vocabulary, question.source.order
-    least, largest = (2, 16) if order == 2 else (1, 512)
-    most = min(largest, vocabulary)
-    if not least <= classes <= most:
-        remedy = f"Give a number of contexts from {least} to {most}"
-        by_vocabulary = f": a vocabulary of {vocabulary} tokens has no more classes"
-        raise UsageError(
-            f"--source {question.source.name} takes {least} to {most}, got {classes}.",
-            flag="--contexts",
-            remedy=f"{remedy}{by_vocabulary if vocabulary < min(classes, largest) else ''}.",
-        )
-    if classes**order * vocabulary > MOST_CELLS:
-        raise UsageError(
-            f"{classes**order} contexts of {vocabulary} tokens make too large a table.",
-            flag=f"--source {question.source.name}:vocabulary",
-            remedy=f"Contexts times tokens may be {MOST_CELLS:,}.",
-        )
 
 
 def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
@@ -176,13 +150,6 @@ def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
     if distance is None:
         assert question.alpha is not None
         distance = distance_of(source, language, question.sampler.sampling, question.alpha)
-    elif distance > source.farthest(language.unequal):
-        most = source.closeness(source.farthest(language.unequal))
-        raise UsageError(
-            f"{source.closeness(distance):g} leaves no room for variation={language.variation:g}.",
-            flag=f"--source {source.name}:{source.option}",
-            remedy=f"Give at most {most:.4g}, or less variation.",
-        )
     return distance, source.make(language, distance)
 
 

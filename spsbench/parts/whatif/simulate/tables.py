@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from spsbench.base import SamplingParams, UsageError
 
+MOST_CELLS = 4_000_000
+"""Contexts times V of a table."""
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -238,6 +241,37 @@ class Source:
     farthest: Callable[[float], float]
     distance: Callable[[float], float]
     closeness: Callable[[float], float]
+
+    def require_possible(self, language: Language, distance: float | None) -> None:
+        """Refuse contexts that a target cannot have, tables that are too large, and a draft too far away.
+
+        Args:
+            distance: None where it is solved for.
+        """
+        vocabulary, classes = language.vocabulary, language.classes
+        least, largest = (2, 16) if self.order == 2 else (1, 512)
+        most = min(largest, vocabulary)
+        if not least <= classes <= most:
+            remedy = f"Give a number of contexts from {least} to {most}"
+            by_vocabulary = f": a vocabulary of {vocabulary} tokens has no more classes"
+            raise UsageError(
+                f"--source {self.name} takes {least} to {most}, got {classes}.",
+                flag="--contexts",
+                remedy=f"{remedy}{by_vocabulary if vocabulary < min(classes, largest) else ''}.",
+            )
+        if classes**self.order * vocabulary > MOST_CELLS:
+            raise UsageError(
+                f"{classes**self.order} contexts of {vocabulary} tokens make too large a table.",
+                flag=f"--source {self.name}:vocabulary",
+                remedy=f"Contexts times tokens may be {MOST_CELLS:,}.",
+            )
+        farthest = self.farthest(language.unequal)
+        if distance is not None and distance > farthest:
+            raise UsageError(
+                f"{self.closeness(distance):g} leaves no room for variation={language.variation:g}.",
+                flag=f"--source {self.name}:{self.option}",
+                remedy=f"Give at most {self.closeness(farthest):.4g}, or less variation.",
+            )
 
 
 def _dirichlet(language: Language, distance: float) -> Tables:
