@@ -69,7 +69,7 @@ def test_a_grammar_holds_for_what_is_shown(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_more_tokens_than_the_window_has_are_refused(cli: Cli) -> None:
-    result = cli("trace", PROMPT, "--max-new-tokens", "100000")
+    result = cli("trace", PROMPT, "--max-new-tokens", "4080")
     assert result.code == 2
     assert "error: PROMPT: a prompt of " in result.err
     assert "do not fit into the window" in result.err  # of this prompt alone, not of a task's
