@@ -75,6 +75,7 @@ class Drafting:
         p_min: a draft ends where the draft's most probable token has less; 0: no draft ends so.
         n_min: a draft of fewer tokens is dropped after it was drawn; 0 and 1: none is.
         top_k: the draft's row is cut to so many tokens before both; 0: to none, None: not known.
+        n_max: of an engine whose K adapts the most tokens of a draft; None: K is fixed.
 
     Raises:
         ProtocolError: a number that is none of these.
@@ -83,6 +84,7 @@ class Drafting:
     p_min: float = 0.0
     n_min: int = 0
     top_k: int | None = None
+    n_max: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.p_min <= 1:
@@ -90,6 +92,8 @@ class Drafting:
         for name, count in (("n_min", self.n_min), ("top_k", self.top_k or 0)):
             if count < 0:
                 raise ProtocolError(f"{name} is {count} and not 0 or more")
+        if self.n_max is not None and self.n_max < 1:
+            raise ProtocolError(f"n_max is {self.n_max} and not 1 or more")
 
     @property
     def described(self) -> str:

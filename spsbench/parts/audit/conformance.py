@@ -115,11 +115,14 @@ def _statistics(engine: EngineUnderTest) -> TestOutcome:
     answer = engine.answer(0, protocol.Sampling(), seed=7)
     names = ("loops", "drafted", "accepted", "accepted_per_loop")
     reported = ", ".join(name for name in names if getattr(answer, name) is not None)
-    problems = list(_contradictions(answer, engine.k))
+    drafting = engine.peer.describe().drafting
+    most = engine.k if drafting is None or drafting.n_max is None else drafting.n_max
+    problems = list(_contradictions(answer, most))
     return not problems, "; ".join(problems) or f"reports {reported or 'nothing about its loops'}"
 
 
-def _contradictions(answer: protocol.Answer, k: int) -> Iterator[str]:
+def _contradictions(answer: protocol.Answer, most: int) -> Iterator[str]:
+    """Yield what cannot be, of loops that draft at most so many tokens."""
     per_loop = answer.accepted_per_loop
     loops = answer.loops
     emitted = len(answer.output_ids)
@@ -127,8 +130,8 @@ def _contradictions(answer: protocol.Answer, k: int) -> Iterator[str]:
         yield f"{answer.accepted} tokens accepted of {answer.drafted} drafted"
     if per_loop is not None and loops is not None and len(per_loop) != loops:
         yield f"{len(per_loop)} loops in accepted_per_loop, and loops is {loops}"
-    if per_loop and k and max(per_loop) > k:
-        yield f"{max(per_loop)} tokens accepted in a loop of K = {k}"
+    if per_loop and most and max(per_loop) > most:
+        yield f"{max(per_loop)} tokens accepted in a loop of at most {most}"
     if per_loop is not None and sum(per_loop) + len(per_loop) + 1 < emitted:
         yield f"loops of {sum(per_loop) + len(per_loop)} tokens, and {emitted} were emitted"
     if answer.decoded is not None and answer.decoded > emitted:

@@ -85,11 +85,14 @@ class FreeEvidence:
         drafting = drafting or Drafting()
         self._top_k = drafting.top_k or 0
         k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
+        adapts = bool(k) and drafting.n_max is not None
+        most = drafting.n_max if adapts else k
         rounding = _ROUNDING if slack is None else _MORE_ROUNDING
         by_token = "block" not in (rule or "").lower()
         self._logprobs, self._by_step = _Logprobs(slack), by_token and bool(k)
-        self._counters = _Counters(k, rounding, self._top_k, by_token=by_token)
-        self._lengths, self._steps = _Lengths(k or 0, rounding, drafting.p_min), _Steps(rounding)
+        self._counters = _Counters(most, rounding, self._top_k, by_token=by_token)
+        self._lengths = _Lengths(most or 0, rounding, drafting.p_min, adapts=adapts)
+        self._steps = _Steps(rounding)
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
@@ -381,8 +384,9 @@ class _Lengths:
     loops all drafted K tokens are those that accepted most. ``_Steps`` judges it where it tells its drafts.
     """
 
-    def __init__(self, k: int, rounding: float, p_min: float) -> None:
+    def __init__(self, k: int, rounding: float, p_min: float, *, adapts: bool = False) -> None:
         self._k, self._rounding, self._p_min = k, rounding, p_min
+        self._adapts = adapts  # as the engine declares; K is the most that it drafts then
         self._texts = self._loops = self._tokens = self._drafted = self._kept = 0
         self._other = self._early = self._late = 0  # texts by what they say of K: see ``_is_full``
         self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
@@ -403,7 +407,7 @@ class _Lengths:
         self._drafted += 1 if drafted is None else drafted
         if not frees or not loops or drafted is None or max(each or [0]) > k:
             return  # K may adapt, or the counters are wrong
-        if not self._is_full(text, drafted, loops, frees):
+        if self._adapts or not self._is_full(text, drafted, loops, frees):
             self._other += 1
             return
         self._frees &= frees
@@ -423,7 +427,7 @@ class _Lengths:
 
     @property
     def varies(self) -> bool:
-        """Whether some loops drafted fewer than K."""
+        """Whether loops did not draft K tokens each."""
         return bool(self._other and self._drafted)
 
     def _is_full(self, text: _Text, drafted: int, loops: int, frees: set[int]) -> bool:
@@ -479,7 +483,8 @@ class _Lengths:
     def finding(self) -> Finding:
         if self.varies:
             fewer = f"In {self._other} of {self._texts} texts loops draft less than K"
-            return skipped("acceptance", f"{fewer}, and which tokens each drafted is not reported.")
+            why = "K adapts" if self._adapts else fewer
+            return skipped("acceptance", f"{why}, and which tokens each drafted is not reported.")
         unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
         if not self._texts or (self._drafted and unknown):
             return skipped("acceptance", "Loops of K drafted tokens are not known.")

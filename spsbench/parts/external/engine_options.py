@@ -22,6 +22,7 @@ class EngineOption:
             drafted tokens in every loop.
         of: the ``speculation`` that it belongs to, ``draft`` or ``lookup``.
         declares: the field of the protocol's ``Drafting`` that it sets.
+        declared: to what, where that is not its value; 0 then declares nothing.
     """
 
     default: Value
@@ -31,6 +32,7 @@ class EngineOption:
     theirs: bool = False
     of: str | None = None
     declares: str | None = None
+    declared: Value | None = None
 
 
 def share(*, since: str | None = None, declares: str | None = "p_min") -> EngineOption:

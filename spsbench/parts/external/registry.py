@@ -40,6 +40,7 @@ _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS = (DRAFT, LOOKUP)
 _VERIFIES = ("standard", "block")
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+_MOST_ADAPTIVE = 16  # ``AdaptiveKController::kAdaptiveMaxK``, whatever K is requested
 _DTYPES = ("float32", "bfloat16", "float16")
 _OWN = ("python", "device")
 """Options of engines that may run where the user has them: its interpreter, and the device to take."""
@@ -117,7 +118,11 @@ NAMED: Mapping[str, Named] = {
         "onnxruntime_genai",
         lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
         weights=ONNX,
-        options={"min_adaptive_k": EngineOption(0, within=(0, 16), theirs=True)},
+        options={
+            "min_adaptive_k": EngineOption(
+                0, within=(0, _MOST_ADAPTIVE), theirs=True, declares="n_max", declared=_MOST_ADAPTIVE
+            )
+        },
         modules=("onnxruntime_genai",),
         packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),
         beside=("onnx_ir",),
@@ -323,9 +328,9 @@ def peer_in(
 def _declared(table: Mapping[str, EngineOption], options: Options) -> dict[str, Any]:
     """Return the fields of ``Drafting`` that the given options declare."""
     return {
-        each.declares: options[name]
+        each.declares: options[name] if each.declared is None else each.declared
         for name, each in table.items()
-        if each.declares is not None and name in options
+        if each.declares is not None and name in options and (each.declared is None or options[name])
     }
 
 

@@ -17,7 +17,7 @@ from support.tiny_engine import Folders, InProcess, Models, served
 
 from benchmarks.free_power import FAULTS, Talking, alarms, audited
 from benchmarks.short_drafts import Rows, ShortDrafts, answer_of, reading_of
-from spsbench.base.protocol import LENGTH, Answer, Ask, Described, Sampling, Together, Wave
+from spsbench.base.protocol import LENGTH, Answer, Ask, Described, Drafting, Sampling, Together, Wave
 from spsbench.base.records import Processing, SamplingParams
 from spsbench.engines.rescore import Reading
 from spsbench.parts.audit.engine_audit import Effort, Setting, Subject, audit_engine
@@ -288,6 +288,23 @@ def test_drafts_of_any_length_are_judged_where_they_are_told(p_min: float, n_min
     finding = found(free, "acceptance")
     assert "tested drafts were accepted, in loops of any length" in finding.found
     assert finding.passed != made_up, finding.found
+
+
+@pytest.mark.parametrize("told", ["each", "totals", "not declared"])
+def test_an_engine_whose_k_grows_beyond_the_requested_one_is_right_where_it_says_so(told: str) -> None:
+    """As ONNX Runtime GenAI with ``min_adaptive_k``, whose drafts of up to 16 were no loops of K = 4."""
+    engine = ShortDrafts(models := Rows.pair(2), 8, p_min=0.4)
+    free = FreeEvidence(4, drafting=None if told == "not declared" else Drafting(n_max=8))
+    for seed in range(120):
+        ids, tested, accepted = engine.generate([1, 2, 3], 24, seed)
+        answer = answer_of(ids, tested, accepted)
+        if told == "totals":
+            answer = replace(answer, drafted_ids=None, accepted_per_loop=None)
+        free.add(Ask([1, 2, 3], 24, [], seed=seed), answer, reading_of(models, [1, 2, 3], ids), 1)
+    counters, acceptance = found(free, "counters"), found(free, "acceptance")
+    assert counters.passed == (told != "not declared"), counters.found
+    assert acceptance.passed, acceptance.found
+    assert bool(acceptance.unjudged) == ("K adapts" in acceptance.found) == (told == "totals")
 
 
 @pytest.mark.parametrize("told", ["each", "totals"])

@@ -75,12 +75,13 @@ def test_what_is_of_another_form_is_refused(value: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("drafting", "said"),
     [
-        ({"p_mni": 0.6}, "drafting has no 'p_mni': it has p_min, n_min, top_k"),
+        ({"p_mni": 0.6}, "drafting has no 'p_mni': it has p_min, n_min, top_k, n_max"),
         ({"p_min": 1.5}, "p_min is 1.5 and not a number from 0 to 1"),
         ({"p_min": "high"}, "p_min is .* and not a number"),
         ({"n_min": -1}, "n_min is -1 and not 0 or more"),
         ({"n_min": 2.5}, "n_min is .* and not a whole number"),
         ({"top_k": -1}, "top_k is -1 and not 0 or more"),
+        ({"n_max": 0}, "n_max is 0 and not 1 or more"),
         ([0.6], "drafting is not an object"),
     ],
 )

@@ -318,6 +318,16 @@ def test_onnxruntime_genai_reads_both_models_through_one_configuration(pair: tup
     assert "speculative" not in alone.config
 
 
+@pytest.mark.parametrize(
+    ("options", "drafting"), [("", None), (":min_adaptive_k=0", None), (":min_adaptive_k=2", 16)]
+)
+def test_onnxruntime_genai_drafts_beyond_k_where_it_adapts(
+    options: str, drafting: int | None, pair: tuple[str, str], tmp_path: Path
+) -> None:
+    kind = peer_in(Environment(tmp_path), Spec.parse(f"onnxruntime-genai{options}"))
+    assert kind.drafting == Drafting(n_max=drafting)
+
+
 def test_onnxruntime_genai_links_to_models_whose_folders_are_relative(
     pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
