@@ -17,6 +17,7 @@ class EngineOption:
     Attributes:
         choices: its values; others are refused.
         within: the least and the most of a number.
+        between: whether neither of these two is a value.
         since: the first release that has it, where an older one that can be installed has not.
         theirs: it is the engine's own, handed on only where it is typed: without it the worker asks for K
             drafted tokens in every loop.
@@ -28,6 +29,7 @@ class EngineOption:
     default: Value
     choices: tuple[str, ...] = ()
     within: tuple[float, float] | None = None
+    between: bool = False
     since: str | None = None
     theirs: bool = False
     of: str | None = None
@@ -35,9 +37,11 @@ class EngineOption:
     declared: Value | None = None
 
 
-def share(*, since: str | None = None, declares: str | None = "p_min") -> EngineOption:
+def share(*, since: str | None = None, declares: str | None = "p_min", between: bool = False) -> EngineOption:
     """Return the option of a probability of drafted tokens, by default the one below which a draft ends."""
-    return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT, declares=declares)
+    return EngineOption(
+        0.0, within=(0.0, 1.0), between=between, since=since, theirs=True, of=DRAFT, declares=declares
+    )
 
 
 def read(
@@ -61,14 +65,25 @@ def read(
         if each.choices and value not in (*each.choices, each.default):
             why = f"{name}:{option}={value} is not valid."
             raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(each.choices)}.")
-        if each.within is not None and not each.within[0] <= float(value) <= each.within[1]:
-            low, high = each.within
-            remedy = f"Give a number from {low:g} to {high:g}." if high < _MOST else f"Give {low:g} or more."
+        if (remedy := _outside(each, value)) is not None:
             raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
         if each.of not in (None, speculation := options.get("speculation", DRAFT)):
             why = f"{name}:{option} is of speculation={each.of}, and speculation={speculation} is asked for."
             raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
     return options
+
+
+def _outside(option: EngineOption, value: Value) -> str | None:
+    """Return which numbers an option takes, where the value is none of them."""
+    if option.within is None:
+        return None
+    low, high = option.within
+    is_end = option.between and float(value) in option.within
+    if low <= float(value) <= high and not is_end:
+        return None
+    if option.between:
+        return f"Give a number between {low:g} and {high:g}."
+    return f"Give a number from {low:g} to {high:g}." if high < _MOST else f"Give {low:g} or more."
 
 
 _MOST = 1e9

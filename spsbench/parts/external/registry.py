@@ -132,7 +132,7 @@ NAMED: Mapping[str, Named] = {
         lambda model, environment, _: str(conversion.openvino(model, environment)),
         options={
             "speculation": EngineOption(DRAFT, _WHO_DRAFTS),
-            "assistant_confidence_threshold": share(),
+            "assistant_confidence_threshold": share(declares=None),  # of the drawn token, which is tested
             "max_ngram_size": EngineOption(LONGEST_NGRAM, within=(1, 64), theirs=True, of=LOOKUP),
         },
         modules=("openvino_genai",),
@@ -144,9 +144,9 @@ NAMED: Mapping[str, Named] = {
         options={
             "head": EngineOption(""),
             "dtype": EngineOption("", _DTYPES),
-            "assistant_confidence_threshold": share(since="4.45.0"),
+            "assistant_confidence_threshold": share(since="4.45.0", declares=None),  # as OpenVINO's
             "num_assistant_tokens_schedule": EngineOption("constant", _SCHEDULES, theirs=True),
-            "assistant_ensemble_weight": share(since="5.14.0", declares=None),
+            "assistant_ensemble_weight": share(since="5.14.0", declares=None, between=True),
         },
         modules=("torch", "transformers"),
         packages=("transformers",),

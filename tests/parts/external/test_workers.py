@@ -463,6 +463,13 @@ def test_openvino_looks_up_instead_of_loading_a_draft() -> None:
 
 
 @pytest.mark.usefixtures("fake_openvino")
+@pytest.mark.parametrize("engine", ["openvino", "transformers"])
+def test_a_draft_that_ends_behind_an_improbable_token_ends_by_no_row(engine: str, tmp_path: Path) -> None:
+    """Contexts are not chosen by a law of rows that the engine cannot follow."""
+    kind = peer_in(Environment(tmp_path), Spec.parse(f"{engine}:assistant_confidence_threshold=0.4"))
+    assert kind.drafting == Drafting()
+
+
 def test_openvino_takes_its_own_threshold_in_place_of_k() -> None:
     loaded = openvino.OpenVino(Load("t", "d", 4, options={"assistant_confidence_threshold": 0.4}))
     loaded.generate(ask())
@@ -656,6 +663,8 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
             "It has speculation, draft_p_min, draft_n_min, synth_len",
         ),
         ("transformers@5.13.1:assistant_ensemble_weight=0.3", "5.14.0 is the first known to have it"),
+        ("transformers:assistant_ensemble_weight=1", "Give a number between 0 and 1"),
+        ("transformers:assistant_ensemble_weight=0", "Give a number between 0 and 1"),
         ("transformers:num_assistant_tokens_schedule=never", "Choose from constant, heuristic"),
         ("vllm:rejection_sample_method=all", "Choose from standard, block"),
         ("onnxruntime-genai:min_adaptive_k=17", "Give a number from 0 to 16"),
