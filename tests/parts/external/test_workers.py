@@ -51,10 +51,13 @@ class FakeLLM:
     Each request has two loops, of which the first accepts one token and the second four.
     """
 
+    runner_v2 = False
+
     def __init__(self, target: str, **settings: Any) -> None:
         self.settings, self.requests, self.loops = settings, [], 0
         self.llm_engine = self
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 50)
+        self.vllm_config = SimpleNamespace(use_v2_model_runner=self.runner_v2)
         self.running: dict[str, list[list[int]]] = {}
 
     def add_request(self, name: str, prompt: dict[str, Any], parameters: Any) -> None:
@@ -110,7 +113,17 @@ def test_vllm_is_loaded_in_the_settings_that_it_describes() -> None:
     assert (told.vocab_size, told.rule) == (50, "modified rejection")
     assert told.settings["draft_sample_method"] == "probabilistic"
     assert any("55005" in limit for limit in told.limits)
-    block = vllm.Vllm(Load("t", "d", 4, options={"rejection_sample_method": "block"}))
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_verifies_blocks_where_its_model_runner_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner that a CPU gets takes the option for ``standard``, and then for drafts by argmax, too."""
+    load = Load("t", "d", 4, options={"rejection_sample_method": "block"})
+    with pytest.raises(ValueError, match="block is of its model runner V2"):
+        vllm.Vllm(load)
+    assert vllm.Vllm(replace(load, draft=None, k=0)).describe().rule is None
+    monkeypatch.setattr(FakeLLM, "runner_v2", True)
+    block = vllm.Vllm(load)
     assert block._llm.settings["speculative_config"]["rejection_sample_method"] == "block"
     assert block.describe().rule == "block verification"
 

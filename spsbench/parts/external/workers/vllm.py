@@ -20,6 +20,10 @@ from spsbench.parts.external.serving import PENALTIES, require_processors, serve
 from spsbench.parts.external.waves import stepped
 
 _DEFECT = "Up to 0.32.0 drafts are verified with uninitialised temperature, top-k and top-p (vllm 55005)."
+_BLOCK = (
+    "rejection_sample_method=block is of its model runner V2. V1, which runs here, takes it for standard "
+    "with drafts by argmax (0.32.0: llm_base_proposer.py)"
+)
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
 _PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
@@ -60,6 +64,8 @@ class Vllm:
             disable_log_stats=False,
             seed=0,
         )
+        if self._verifies_blocks and not self._llm.llm_engine.vllm_config.use_v2_model_runner:
+            raise ValueError(_BLOCK)
 
     def describe(self) -> Described:
         limits = [
@@ -79,9 +85,12 @@ class Vllm:
         )
 
     @property
+    def _verifies_blocks(self) -> bool:
+        return self._load.speculative and self._draft.get("rejection_sample_method") == "block"
+
+    @property
     def _rule(self) -> str:
-        block = self._draft.get("rejection_sample_method") == "block"
-        return "block verification" if block else _RULES[self._draft["draft_sample_method"]]
+        return "block verification" if self._verifies_blocks else _RULES[self._draft["draft_sample_method"]]
 
     @property
     def _processors(self) -> tuple[str, ...]:
