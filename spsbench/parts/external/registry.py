@@ -120,7 +120,12 @@ NAMED: Mapping[str, Named] = {
         weights=ONNX,
         options={
             "min_adaptive_k": EngineOption(
-                0, within=(0, _MOST_ADAPTIVE), theirs=True, declares="n_max", declared=_MOST_ADAPTIVE
+                0,
+                within=(0, _MOST_ADAPTIVE),
+                since="0.16.0",
+                theirs=True,
+                declares="n_max",
+                declared=_MOST_ADAPTIVE,
             )
         },
         modules=("onnxruntime_genai",),
