@@ -51,13 +51,10 @@ class FakeLLM:
     Each request has two loops, of which the first accepts one token and the second four.
     """
 
-    runner_v2 = False
-
-    def __init__(self, target: str, **settings: Any) -> None:
+    def __init__(self, model: str, **settings: Any) -> None:
         self.settings, self.requests, self.loops = settings, [], 0
         self.llm_engine = self
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 50)
-        self.vllm_config = SimpleNamespace(use_v2_model_runner=self.runner_v2)
         self.running: dict[str, list[list[int]]] = {}
 
     def add_request(self, name: str, prompt: dict[str, Any], parameters: Any) -> None:
@@ -86,9 +83,21 @@ class FakeLLM:
         return [SimpleNamespace(name=f"vllm:spec_decode_{name}", value=n) for name, n in counts.items()]
 
 
+class FakeArgs:
+    """Says which model runner an engine would have."""
+
+    runner_v2 = False
+
+    def __init__(self, **settings: Any) -> None:
+        pass
+
+    def create_engine_config(self) -> Any:
+        return SimpleNamespace(use_v2_model_runner=self.runner_v2)
+
+
 @pytest.fixture
 def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = SimpleNamespace(LLM=FakeLLM, SamplingParams=lambda **given: SimpleNamespace(**given))
+    fake = SimpleNamespace(LLM=FakeLLM, EngineArgs=FakeArgs, SamplingParams=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "vllm", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(vllm, "version", lambda name: "0.32.0")
 
@@ -122,7 +131,7 @@ def test_vllm_verifies_blocks_where_its_model_runner_does(monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="block is of its model runner V2"):
         vllm.Vllm(load)
     assert vllm.Vllm(replace(load, draft=None, k=0)).describe().rule is None
-    monkeypatch.setattr(FakeLLM, "runner_v2", True)
+    monkeypatch.setattr(FakeArgs, "runner_v2", True)
     block = vllm.Vllm(load)
     assert block._llm.settings["speculative_config"]["rejection_sample_method"] == "block"
     assert block.describe().rule == "block verification"

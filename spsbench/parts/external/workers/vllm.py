@@ -51,21 +51,24 @@ class Vllm:
             mend()
         share = load.options.get("gpu_memory_utilization")
         speculation = {"method": "draft_model", "model": load.draft, "num_speculative_tokens": load.k}
-        self._llm = self._vllm.LLM(
-            load.target,
-            dtype=load.dtype,
-            max_model_len=load.options.get("max_model_len") or load.context,
+        settings: dict[str, Any] = {
+            "model": load.target,
+            "dtype": load.dtype,
+            "max_model_len": load.options.get("max_model_len") or load.context,
             **({"gpu_memory_utilization": share} if share else {}),
-            max_num_seqs=load.in_flight,
-            enable_prefix_caching=load.prefix_cache,
-            enforce_eager=bool(load.options.get("eager")),
-            speculative_config=speculation | self._draft if load.speculative else None,
-            generation_config="vllm",  # and not top-k and penalties of the model's own file
-            disable_log_stats=False,
-            seed=0,
-        )
-        if self._verifies_blocks and not self._llm.llm_engine.vllm_config.use_v2_model_runner:
-            raise ValueError(_BLOCK)
+            "max_num_seqs": load.in_flight,
+            "enable_prefix_caching": load.prefix_cache,
+            "enforce_eager": bool(load.options.get("eager")),
+            "speculative_config": speculation | self._draft if load.speculative else None,
+            "generation_config": "vllm",  # and not top-k and penalties of the model's own file
+            "disable_log_stats": False,
+            "seed": 0,
+        }
+        if self._verifies_blocks:  # before anything is loaded
+            config = self._vllm.EngineArgs(**settings).create_engine_config()
+            if not config.use_v2_model_runner:
+                raise ValueError(_BLOCK)
+        self._llm = self._vllm.LLM(**settings)
 
     def describe(self) -> Described:
         limits = [
