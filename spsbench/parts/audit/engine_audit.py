@@ -215,7 +215,8 @@ class EngineAudit:
     def _findings(self, decision: Decision) -> list[Finding]:
         contexts = None if decision == ALARM else self._contexts
         withdrawn = [] if contexts is None else [contexts.finding(self._by_drafts())]
-        return [*self._free.findings(), *withdrawn]
+        findings = self._free.findings()
+        return [*(_doubted(findings) if decision == ALARM else findings), *withdrawn]
 
     def _leading(self) -> tuple[str, str | None] | None:
         evidences = [each for each in (self._bets, self._contexts, self._reported) if each is not None]
@@ -398,6 +399,16 @@ class EngineAudit:
         if self._effort.bound is None:
             return len(self._drawn) >= PLAIN_TEXTS
         return bound is not None and bound <= self._effort.bound
+
+
+def _doubted(findings: Sequence[Finding]) -> list[Finding]:
+    """Say of what failed under the target's law that the texts have another."""
+    of_law = ("independence", "ends")
+    doubt = "This is by the target's law, which these texts do not follow."
+    return [
+        replace(each, found=f"{each.found} {doubt}") if each.test in of_law and not each.passed else each
+        for each in findings
+    ]
 
 
 _ROUNDS = 2  # texts of a wave for each that may be in flight

@@ -36,6 +36,7 @@ from spsbench.parts.audit.localise import laws_beside, locate, read_under
 from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.verify import effort
 from spsbench.parts.verify.controls import ENGINE_FAULTS
+from spsbench.parts.verify.effort import Finding
 from spsbench.parts.verify.served import Served
 from spsbench.report.judgement import audit_sentences
 from spsbench.runner.foreign_texts import Foreign
@@ -264,6 +265,20 @@ def test_an_alarm_goes_on_to_see_where(folders: Folders, models: Models) -> None
     assert accepted.leakage_z > 10 > 4 > abs(behind.leakage_z)
     assert found.evidence is not None
     assert found.evidence["log10_e_value"] >= 3 or "probability 0" in found.evidence["reasons"][0]
+
+
+@pytest.mark.parametrize("decision", ["alarm", "undecided"])
+def test_what_fails_by_the_targets_law_beside_an_alarm_says_so(
+    decision: engine_audit.Decision, folders: Folders, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharper texts are alike: transformers' mixture of both models looked as if it used numbers again."""
+    bounds = Effort(None, 1, 60.0, 8)
+    audit = EngineAudit(InProcess(served(folders, None, K)), models, prompts(), SAMPLING, [STOP], bounds)
+    failed = [Finding(name, False, "Wrong.", "0") for name in ("counters", "independence", "ends")]
+    monkeypatch.setattr(audit._free, "findings", lambda: [*failed, Finding("ends", True, "Right.", "0")])
+    found = [each.found for each in audit._findings(decision)]
+    doubted = "Wrong. This is by the target's law, which these texts do not follow."
+    assert found == ["Wrong.", *[doubted if decision == "alarm" else "Wrong."] * 2, "Right."]
 
 
 def test_another_temperature_is_named(folders: Folders, models: Models) -> None:
