@@ -6,8 +6,8 @@ without it, audited with as many texts.
 OUT.md and OUT.json keep the rows of exhibits that are not audited again.
 
 Releases of transformers and older ones of OpenVINO are installed into the cache, one environment each, up to
-1 GB. OpenVINO and vLLM are those
-that `spsbench get` installs, or their environments in the folder of --peers (openvino, vllm).
+1 GB. OpenVINO, vLLM and llama.cpp are those that `spsbench get` installs, or their environments in the folder
+of --peers (openvino, vllm, llama-cpp).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _setting(given: argparse.Namespace, room: Room, exhibit: Exhibit) -> dict[st
     asked = {name: getattr(given, name) for name in ("task", "prompts", "threads", "seed")}
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "asked": asked | {"max_new_tokens": room.effort.max_new_tokens},
+        "asked": asked | {"max_new_tokens": room.effort_for(exhibit).max_new_tokens},
         "environment": describe_environment(command),
     }
 
@@ -128,7 +128,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--exhibit", action="append", default=[], choices=names, help="one of them; all if none"
     )
-    parser.add_argument("--peers", type=Path, help="a folder with the environments openvino and vllm")
+    parser.add_argument(
+        "--peers", type=Path, help="a folder with the environments openvino, vllm and llama-cpp"
+    )
     parser.add_argument("--task", default="xsum", choices=("xsum", "humaneval"))
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--texts", type=int, default=320, help="the most of a flawed release")

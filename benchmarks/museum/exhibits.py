@@ -41,7 +41,8 @@ class Exhibit:
         defect: one sentence.
         sampling: with which it shows.
         flawed: a release that has it.
-        control: one without it, or the same without a draft where there is none.
+        control: one without it, or the same without a draft or an option where there is none.
+        contexts: so many chosen ones are continued by short requests; 0: prompts are, by whole texts.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Exhibit:
     sampling: SamplingParams
     flawed: Release
     control: Release
+    contexts: int = 0
 
 
 def _transformers(version: str, **options: Any) -> Release:
@@ -64,6 +66,12 @@ def _lookup(version: str) -> Release:
 
 def _vllm(shown: str, **options: Any) -> Release:
     return Release("vllm", shown, options={"draft_sample_method": "probabilistic", **options})
+
+
+def _llama_cpp(shown: str, n_min: int) -> Release:
+    """The catalogue's llama.cpp with drawn drafts that end where its draft is unsure."""
+    options = {"draft_sampling": "probabilistic", "draft_p_min": 0.6, "draft_n_min": n_min}
+    return Release("llama-cpp", shown, options=options)
 
 
 def _thread(repository: str, kind: str, number: int) -> str:
@@ -119,5 +127,14 @@ EXHIBITS: Sequence[Exhibit] = (
         SamplingParams(temperature=1.0),
         _vllm("vLLM (CPU)"),
         _vllm("the same, mended", mended=True),
+    ),
+    Exhibit(
+        "llama-cpp-short-drafts",
+        (_thread("ggml-org/llama.cpp", "pull", 27694),),
+        "A drawn draft that stayed short is dropped. No thread reports it; this one brought drawn drafts.",
+        SamplingParams(temperature=1.5),
+        _llama_cpp("llama.cpp", n_min=2),
+        _llama_cpp("the same, short drafts stand", n_min=0),
+        contexts=4,
     ),
 )

@@ -16,7 +16,8 @@ Facts = Mapping[str, Any]
 
 _HEAD = """\
 Texts of the mini pair, float32. Alarm: the e-value of the texts so far reaches 1,000. At least 40 texts are
-drawn of a release, and as many of its control; the leakage is the bound at that number.
+drawn of a release, and as many of its control; the leakage is the bound at that number. Where a note names
+contexts, a text is a short request at one of them.
 """
 
 
@@ -67,8 +68,12 @@ def _row(row: Facts) -> list[str]:
 
 def _note(row: Facts) -> str:
     asked = row["asked"]
+    contexts = row.get("contexts", 0)
+    where = f"{asked['prompts']} prompts"
+    if contexts:
+        where = f"{contexts} chosen contexts of {where}"
     told = [
-        f"{asked['task']}, {asked['prompts']} prompts in turns, at most {asked['max_new_tokens']} tokens",
+        f"{asked['task']}, {where} in turns, at most {asked['max_new_tokens']} tokens",
         f"seed {asked['seed']}, {asked['threads']} thread(s)",
         f"{row['environment']['cpu']['model']}, {row['date']}",
     ]

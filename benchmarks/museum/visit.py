@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, Exhibit, Release
 from spsbench.base.records import SamplingParams, Spec
+from spsbench.parts.audit.command import DRAWS, TOKENS, at_contexts
 from spsbench.parts.audit.engine_audit import Effort, EngineAudit, SettingResult, Subject
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import PeerKind, peer_in
@@ -46,6 +47,7 @@ class Visited:
             "reports": list(exhibit.reports),
             "defect": exhibit.defect,
             "sampling": exhibit.sampling.described,
+            "contexts": exhibit.contexts,
             "caught": self.is_caught,
             "flawed": _facts(exhibit.flawed, self.flawed, self.versions[0]),
             "control": _facts(exhibit.control, self.control, self.versions[1]),
@@ -83,7 +85,7 @@ class Room:
 
     Attributes:
         subject: models, prompts and stop tokens; its engine is replaced by each exhibit's.
-        effort: the most that is drawn of a flawed release.
+        effort: the most that is drawn of a flawed release, in whole texts.
         seed: of all requests.
         logs: a folder for what engines print.
     """
@@ -93,6 +95,13 @@ class Room:
     seed: int
     logs: Path
 
+    def effort_for(self, exhibit: Exhibit) -> Effort:
+        """Return the most that is drawn of an exhibit's flawed release."""
+        count = exhibit.contexts
+        if not count:
+            return self.effort
+        return replace(self.effort, texts=DRAWS * count, max_new_tokens=TOKENS, contexts=count)
+
 
 def visit(exhibit: Exhibit, opened: Opened, room: Room) -> Visited:
     """Audit the flawed release until the alarm, then the control with as many texts as were drawn.
@@ -101,8 +110,9 @@ def visit(exhibit: Exhibit, opened: Opened, room: Room) -> Visited:
         UnavailableError: a release cannot be had.
         PeerGone: it does not load the models.
     """
-    flawed, version = _audited(exhibit.flawed, exhibit.sampling, opened, room, room.effort)
-    same = replace(room.effort, texts=len(flawed.drawn), bound=0.0)  # at 0 it draws them all
+    effort = room.effort_for(exhibit)
+    flawed, version = _audited(exhibit.flawed, exhibit.sampling, opened, room, effort)
+    same = replace(effort, texts=len(flawed.drawn), bound=0.0)  # at 0 it draws them all
     control, other = _audited(exhibit.control, exhibit.sampling, opened, room, same)
     return Visited(exhibit, flawed, control, (version, other))
 
@@ -110,15 +120,27 @@ def visit(exhibit: Exhibit, opened: Opened, room: Room) -> Visited:
 def _audited(
     release: Release, sampling: SamplingParams, opened: Opened, room: Room, effort: Effort
 ) -> tuple[SettingResult, str]:
-    """What was found, and the version that the engine tells."""
+    """Audit a release; return what came of it, and the version that the engine declares."""
     subject = replace(room.subject, kind=opened(release))
     load = subject.load(release.k, effort.max_new_tokens)
     peer = subject.kind.open(load, room.logs / f"{release.shown}.log", False)
     try:
-        told = peer.describe()
-        asked = (subject.prompts, sampling, subject.stop_ids)
-        audit = EngineAudit(peer, subject.models, *asked, effort, room.seed, k=release.k)
-        return audit.run(lambda drawn: None), f"{told.engine} {told.version}"
+        described = peer.describe()
+        effort = replace(effort, drafting=described.drafting)
+        if effort.contexts:
+            subject = at_contexts(subject, [sampling], effort.contexts, described.drafting)
+        audit = EngineAudit(
+            peer,
+            subject.models,
+            subject.prompts,
+            sampling,
+            subject.stop_ids,
+            effort,
+            room.seed,
+            k=release.k,
+            rule=described.rule,
+        )
+        return audit.run(lambda drawn: None), f"{described.engine} {described.version}"
     finally:
         peer.close()
 

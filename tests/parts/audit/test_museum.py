@@ -22,6 +22,7 @@ from benchmarks.museum.visit import Room, Visited, kind_in, visit
 from spsbench.base.errors import UnavailableError
 from spsbench.base.protocol import Ask, Load, Sampling
 from spsbench.base.records import SamplingParams
+from spsbench.parts.audit.command import TOKENS
 from spsbench.parts.audit.engine_audit import Effort, Subject
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import PeerKind
@@ -64,6 +65,24 @@ def test_a_defect_is_caught_and_as_many_texts_of_the_control_are_not(caught: Vis
     assert facts["control"]["texts"] == facts["flawed"]["texts"] == 40
     assert facts["control"]["alarm_after"] is None
     assert facts["control"]["bound"] is not None
+
+
+@pytest.mark.thorough
+def test_an_exhibit_of_contexts_is_audited_with_short_requests_at_them(room: Room, folders: Folders) -> None:
+    """They are cut out of texts that the target expects; the control continues the same ones."""
+    target = Served(Load(str(folders[0]), threads=1), None)
+    greedy = [Ask(list(prompt), 60, [STOP], sampling=Sampling(greedy=True)) for prompt in PROMPTS]
+    texts = [tuple(target.generate(ask).output_ids) for ask in greedy]
+    releases = [Release("ours", "a release", K, options={"fault": each}) for each in ("inverted-ratio", None)]
+    cool = SamplingParams(temperature=0.3)
+    exhibit = Exhibit(EXHIBITS[0].name, ["https://a.thread/1"], "It does.", cool, *releases, contexts=2)
+    visited = visit(exhibit, opened, replace(room, subject=replace(room.subject, prompts=texts)))
+    assert visited.is_caught
+    flawed, control = ({each.prompt for each in found.drawn} for found in (visited.flawed, visited.control))
+    assert len(flawed) == visited.facts()["contexts"] == 2
+    assert flawed == control
+    assert not flawed & {*texts, *PROMPTS}
+    assert max(len(each.completion) for each in visited.flawed.drawn) == TOKENS
 
 
 def test_no_alarm_a_faulty_control_and_fewer_texts_are_no_catch(caught: Visited) -> None:
