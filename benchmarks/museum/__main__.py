@@ -5,9 +5,9 @@ without it, audited with as many texts.
 
 OUT.md and OUT.json keep the rows of exhibits that are not audited again.
 
-Releases of transformers and older ones of OpenVINO are installed into the cache, one environment each, up to
-1 GB. OpenVINO, vLLM and llama.cpp are those that `spsbench get` installs, or their environments in the folder
-of --peers (openvino, vllm, llama-cpp).
+Releases of transformers, llama.cpp and older ones of OpenVINO are installed into the cache, one environment
+each, up to 1 GB; llama.cpp is compiled. OpenVINO and vLLM are those that `spsbench get` installs, or their
+environments in the folder of --peers (openvino, vllm).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
 from spsbench.base.environment import describe_environment
-from spsbench.base.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.protocol import PeerGone
 from spsbench.config import resolve
 from spsbench.parts.audit.command import subject_of
@@ -91,7 +92,8 @@ def _opener(given: argparse.Namespace, room: Room) -> Opened:
         name = load_entry(release.engine, "--exhibit").name
         newest = None  # transformers reads models as they are
         if name not in (release.engine, TRANSFORMERS):
-            newest = environment_of(replace(release, engine=name), given.peers)
+            with suppress(UnavailableError):  # then the release converts them itself
+                newest = environment_of(replace(release, engine=name), given.peers)
         return kind_in(environment_of(release, given.peers), release, head, newest)
 
     return opened
@@ -128,9 +130,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--exhibit", action="append", default=[], choices=names, help="one of them; all if none"
     )
-    parser.add_argument(
-        "--peers", type=Path, help="a folder with the environments openvino, vllm and llama-cpp"
-    )
+    parser.add_argument("--peers", type=Path, help="a folder with the environments openvino and vllm")
     parser.add_argument("--task", default="xsum", choices=("xsum", "humaneval"))
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--texts", type=int, default=320, help="the most of a flawed release")

@@ -69,9 +69,9 @@ def _vllm(shown: str, **options: Any) -> Release:
 
 
 def _llama_cpp(shown: str, n_min: int) -> Release:
-    """The catalogue's llama.cpp with drawn drafts that end where its draft is unsure."""
+    """The first build of llama.cpp that draws drafts, which end where its draft is unsure."""
     options = {"draft_sampling": "probabilistic", "draft_p_min": 0.6, "draft_n_min": n_min}
-    return Release("llama-cpp", shown, options=options)
+    return Release("llama-cpp@11368.0.0", shown, options=options)
 
 
 def _thread(repository: str, kind: str, number: int) -> str:
@@ -133,7 +133,7 @@ EXHIBITS: Sequence[Exhibit] = (
         (_thread("ggml-org/llama.cpp", "pull", 27694),),
         "A drawn draft that stayed short is dropped. No thread reports it; this one brought drawn drafts.",
         SamplingParams(temperature=1.5),
-        _llama_cpp("llama.cpp", n_min=2),
+        _llama_cpp("llama.cpp 11368", n_min=2),
         _llama_cpp("the same, short drafts stand", n_min=0),
         contexts=4,
     ),

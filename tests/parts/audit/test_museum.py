@@ -150,6 +150,20 @@ def test_an_older_release_reads_what_the_installed_one_has_converted(monkeypatch
     assert (found.name, found.converted(Path("model"))) == ("older", "installed")
 
 
+def test_an_older_release_converts_models_itself_where_no_other_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def place(release: Release, peers: None) -> Environment:
+        if "@" in release.engine:
+            return Environment(Path("older"))
+        raise UnavailableError("It is not installed.", flag="--exhibit", remedy="Install it.")
+
+    monkeypatch.setattr(command, "environment_of", place)
+    monkeypatch.setattr(command, "kind_in", lambda environment, release, head, converter: converter)
+    release = next(each for each in EXHIBITS if each.name == "llama-cpp-short-drafts").flawed
+    assert command._opener(argparse.Namespace(peers=None), NotImplemented)(release) is None
+
+
 def test_a_failed_installation_or_training_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: Folders
 ) -> None:
