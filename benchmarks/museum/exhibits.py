@@ -134,7 +134,7 @@ EXHIBITS: Sequence[Exhibit] = (
         "A drawn draft that stayed short is dropped. No thread reports it; this one brought drawn drafts.",
         SamplingParams(temperature=1.5),
         _llama_cpp("llama.cpp 11368", n_min=2),
-        _llama_cpp("the same, short drafts stand", n_min=0),
+        _llama_cpp("the same, draft_n_min=0", n_min=0),
         contexts=4,
     ),
 )

@@ -52,14 +52,20 @@ def table(rows: Sequence[Facts]) -> Table:
 def _row(row: Facts) -> list[str]:
     flawed, control = row["flawed"], row["control"]
     after = flawed["alarm_after"]
+    setting = [
+        f"K={flawed['k']}",
+        row["sampling"],
+        *(f"{name}={at}" for name, at in flawed["options"].items()),
+    ]
+    is_same = flawed["version"] == control["version"]
     return [
         row["name"],
         flawed["version"],
         row["reports"][0],
-        f"K={flawed['k']}, {row['sampling']}",
+        ", ".join(setting),
         f"no alarm in {flawed['texts']}" if after is None else str(after),
         number(flawed["log10_e_value"], 1),
-        control["version"] + ("" if control["k"] else ", without a draft"),
+        control["release" if is_same else "version"],
         str(control["texts"]),
         "ALARM" if control["decision"] == "alarm" else "no alarm",
         "-" if control["bound"] is None else f"{control['bound']:.1%}",

@@ -126,9 +126,10 @@ def _audited(
     peer = subject.kind.open(load, room.logs / f"{release.shown}.log", False)
     try:
         described = peer.describe()
-        effort = replace(effort, drafting=described.drafting)
+        drafting = subject.kind.drafting or described.drafting
+        effort = replace(effort, drafting=drafting)
         if effort.contexts:
-            subject = at_contexts(subject, [sampling], effort.contexts, described.drafting)
+            subject = at_contexts(subject, [sampling], effort.contexts, drafting)
         audit = EngineAudit(
             peer,
             subject.models,
