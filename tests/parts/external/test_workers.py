@@ -484,7 +484,6 @@ def test_openvino_looks_up_instead_of_loading_a_draft() -> None:
     assert (asked.num_assistant_tokens, asked.max_ngram_size) == (4, 2)
 
 
-@pytest.mark.usefixtures("fake_openvino")
 @pytest.mark.parametrize("engine", ["openvino", "transformers"])
 def test_a_draft_that_ends_behind_an_improbable_token_ends_by_no_row(engine: str, tmp_path: Path) -> None:
     """Contexts are not chosen by a law of rows that the engine cannot follow."""
@@ -492,6 +491,7 @@ def test_a_draft_that_ends_behind_an_improbable_token_ends_by_no_row(engine: str
     assert kind.drafting == Drafting()
 
 
+@pytest.mark.usefixtures("fake_openvino")
 def test_openvino_takes_its_own_threshold_in_place_of_k() -> None:
     loaded = openvino.OpenVino(Load("t", "d", 4, options={"assistant_confidence_threshold": 0.4}))
     loaded.generate(ask())
