@@ -130,7 +130,6 @@ def device() -> Iterator[Device]:
 
     with pytest.MonkeyPatch.context() as patch, emulated() as found:
         patch.setitem(vars(sys.modules[load_pair_of.__module__]), "load", load)
-        patch.setattr("spsbench.report.figures.FIGURES", {})
         yield found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from support.commandline import ALONE, BRIEF, call
-from support.drawing import unprinted
+from support.drawing import all_figures, unprinted
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
@@ -75,7 +75,7 @@ def test_a_line_of_the_journal_is_written_as_it_was_read(folder: Path, tmp_path:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The screen, and the page that the same command writes."""
     folder = shutil.copytree(FOLDER, tmp_path_factory.mktemp("pages") / "run")
-    with pytest.MonkeyPatch.context() as patch, unprinted():
+    with pytest.MonkeyPatch.context() as patch, all_figures(), unprinted():
         patch.chdir(folder.parent)
         patch.setenv("COLUMNS", "80")
         done = call("report", folder)
@@ -99,7 +99,7 @@ def test_what_is_printed_of_it(
 
 
 def test_keys_and_types_of_a_new_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion, drawn: None
 ) -> None:
     monkeypatch.setattr("spsbench.runner.engines.SystemClock", FakeClock)
     small = ("--limit", "2", "--max-new-tokens", "12", "--k", "2", "--set", "trace=1")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.commandline import SMALL, Cli, Result, call
+from support.drawing import all_figures, no_figures
 
 
 @pytest.fixture
@@ -16,17 +18,18 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return call
 
 
-@pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of a report take two seconds: none where a test does not ask for ``drawn``."""
-    rooms = {"cli", "commands", "project"} & {*request.path.parent.parts[-2:]}
-    if rooms and "drawn" not in request.fixturenames:
-        monkeypatch.setattr("spsbench.report.figures.FIGURES", {})
+@pytest.fixture(scope="session", autouse=True)
+def undrawn() -> Iterator[None]:
+    """The figures of a run take two seconds: none where a test does not ask for ``drawn``."""
+    with no_figures():
+        yield
 
 
 @pytest.fixture
-def drawn() -> None:
+def drawn() -> Iterator[None]:
     """Figures are drawn, as for a reader."""
+    with all_figures():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 from spsbench.report import figures
 from spsbench.report.figures import style
+
+FIGURES = figures.FIGURES
+
+
+def no_figures() -> AbstractContextManager[object]:
+    """None of a run's figures is drawn."""
+    return patch.object(figures, "FIGURES", {})
+
+
+def all_figures() -> AbstractContextManager[object]:
+    """They are again, within ``no_figures``."""
+    return patch.object(figures, "FIGURES", FIGURES)
 
 
 @contextmanager
@@ -20,8 +31,7 @@ def as_svg() -> Iterator[None]:
     def written(figure: Any, kind: str, metadata: dict[str, Any], **more: Any) -> bytes:
         return saved(figure, kind, metadata, **more) if kind == "svg" else b""
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(style, "_saved", written)
+    with patch.object(style, "_saved", written):
         yield
 
 
@@ -32,6 +42,5 @@ def unprinted() -> Iterator[None]:
     def plate(drawing: style.Drawing, narrow: style.Drawing | None = None) -> style.Plate:
         return style.Plate(drawing.name, drawing.title, drawing.caption, b"", "", b"")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "printed", plate)
+    with patch.object(figures, "printed", plate):
         yield

@@ -10,6 +10,7 @@ from support.commandline import Cli, Result, call
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.parts.paper import command as paper
 from spsbench.parts.paper.command import PARTS, PaperStudy, settings
+from spsbench.report import figures
 
 pytestmark = pytest.mark.thorough
 
@@ -32,6 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     directory = tmp_path_factory.mktemp("whole") / "paper"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        patch.setattr(figures, "FIGURES", {"Figure 1": figures.figure1})
         _short(patch)
         return directory, call("paper", *SMALL, "--json", "--out", directory)
 
@@ -116,7 +118,7 @@ def test_everything_is_checked_before_anything_is_made(cli: Cli, tmp_path: Path)
 
 
 def test_the_parts_are_those_of_the_paper() -> None:
-    xsum, humaneval, *figures = [settings(part, PaperStudy()) for part in PARTS]
+    xsum, humaneval, *of_figure1 = [settings(part, PaperStudy()) for part in PARTS]
     assert (xsum.task, xsum.ks, xsum.samplings, xsum.methods) == (
         "xsum",
         (4,),
@@ -124,9 +126,9 @@ def test_the_parts_are_those_of_the_paper() -> None:
         ("ars", "sps"),
     )
     assert (humaneval.task, humaneval.ks, humaneval.samplings) == ("humaneval", (4,), ("nucleus",))
-    for figure in figures:
-        assert (figure.ks, figure.fixed_length, figure.max_new_tokens) == (tuple(range(8)), True, 128)
-        assert figure.score is False
+    for part in of_figure1:
+        assert (part.ks, part.fixed_length, part.max_new_tokens) == (tuple(range(8)), True, 128)
+        assert part.score is False
 
 
 def test_all_is_the_papers_own_size() -> None:

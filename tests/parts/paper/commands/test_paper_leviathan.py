@@ -31,11 +31,10 @@ NOTHING = PaperStudy(of="leviathan")
 
 
 def short(patch: pytest.MonkeyPatch) -> None:
-    """Outputs of a few tokens, no warm-up, one round of timing, and no figure of the single runs."""
+    """Outputs of a few tokens, no warm-up, one round of timing."""
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     patch.setattr(alphas, "ROUNDS", 1)
     patch.setattr(paper, "LIMITS", paper.LIMITS | SHORT)
-    patch.setattr("spsbench.report.figures.FIGURES", {})
 
 
 @pytest.fixture(scope="module")
