@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.commandline import ALONE, BRIEF, SMALL, Cli, call, journal
@@ -13,12 +15,23 @@ from support.commandline import ALONE, BRIEF, SMALL, Cli, call, journal
 from spsbench.cli import run as module
 
 ASKED = ("run", *BRIEF, *SMALL, *ALONE, "--remeasure", "0")
+SHORT = ("run", "xsum", *BRIEF, *SMALL, "--no-score", "--no-proof", "--remeasure", "0", "--processes", "2")
+
+
+class InThisProcess:
+    """What ``subprocess.Popen`` gives, without loading torch again."""
+
+    def __init__(self, command: list[str], **_: object) -> None:
+        assert command[:3] == [sys.executable, "-m", "spsbench"]
+        self.code = call(*command[3:]).code
+
+    def wait(self) -> int:
+        return self.code
 
 
 @pytest.mark.thorough
 def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> None:
-    small = [*SMALL, "--limit", "2", "--no-score"]
-    result = cli("run", *small, "--processes", "2", "--out", tmp_path / "runs", "--json", "--quiet")
+    result = cli(*SHORT, "--limit", "2", "--out", tmp_path / "runs", "--json", "--quiet")
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     assert [row["processes"] for row in summary["rows"]] == [2, 2]
@@ -38,10 +51,13 @@ def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
-def test_gates_and_the_hash_are_of_all_processes(cli: Cli, tmp_path: Path) -> None:
+def test_gates_and_the_hash_are_of_all_processes(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They exit 4 after the summary, as of a run in one process; the folder is finished before."""
-    asked = ["run", *SMALL, "--no-score", "--no-proof", "--remeasure", "0", "--processes", "2", "--quiet"]
-    out = tmp_path / "runs"
+    here = SimpleNamespace(Popen=InThisProcess, DEVNULL=None)
+    monkeypatch.setattr(sys.modules["spsbench.cli.run"], "subprocess", here)
+    asked, out = (*SHORT, "--quiet"), tmp_path / "runs"
     other = cli(*asked, "--out", out, "--expect", "0" * 8, "--json")
     assert other.code == 4, other.err
     found = json.loads(other.out)["token_sha256"]
