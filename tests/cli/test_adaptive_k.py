@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import SMALL, call
+from support.commandline import BRIEF, SMALL, call
 
 from spsbench.base.errors import UsageError
 from spsbench.config import resolve
@@ -65,7 +65,7 @@ def test_what_is_no_k_is_refused_as_ever(k: str) -> None:
 @pytest.mark.thorough
 def test_the_run_holds_what_it_stands_for_and_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = call("run", "--k", "2,adaptive", *SMALL, "--no-proof", "--quiet", "--out", run)
+    result = call("run", *BRIEF, "--k", "2,adaptive", *SMALL, "--no-proof", "--quiet", "--out", run)
     assert result.code == 0, result.err
     arms = [row["arm"] for row in json.loads((run / "summary.json").read_text())["rows"]]
     assert arms == ["ars-nucleus", "sps-k2-nucleus", "sps-k2-nucleus+stop-below"]
@@ -78,6 +78,7 @@ def test_the_run_holds_what_it_stands_for_and_goes_on(tmp_path: Path) -> None:
 def test_what_does_not_heed_it_runs_beside_a_fixed_k(tmp_path: Path, others: list[str]) -> None:
     """Alone it is refused, see ``test_refusals``."""
     done = call(
-        "run", "--k", "2,adaptive", *others, *SMALL, "--no-proof", "--quiet", "--out", tmp_path / "run"
+        *("run", *BRIEF, *SMALL, "--k", "2,adaptive", *others, "--no-proof", "--quiet"),
+        *("--out", tmp_path / "run"),
     )
     assert done.code == 0, done.err

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from support.commandline import ALONE, Cli, Result, call
+from support.commandline import ALONE, BRIEF, Cli, Result, call
 from support.simulated_sweep import sweep
 from support.summarised import summarise
 
 from spsbench.cli.runs import _answers
 
-BRIEF = ("run", "xsum", "--k", "2", "--max-new-tokens", "4", "--no-proof", "--no-score", *ALONE)
+RUN = ("run", "xsum", "--k", "2", "--max-new-tokens", "4", "--no-proof", "--no-score", *ALONE)
+SHORT = (*RUN, *BRIEF)
 
 
 def ids(run: Path) -> list[str]:
@@ -20,13 +21,13 @@ def ids(run: Path) -> list[str]:
 
 
 def test_a_range_is_the_same_prompts_as_in_the_whole(cli: Cli, tmp_path: Path) -> None:
-    assert cli(*BRIEF, "--limit", "5", "--out", "whole").code == 0
-    assert cli(*BRIEF, "--limit", "3-5", "--out", "range").code == 0
+    assert cli(*SHORT, "--limit", "5", "--out", "whole").code == 0
+    assert cli(*SHORT, "--limit", "3-5", "--out", "range").code == 0
     assert ids(tmp_path / "range") == ids(tmp_path / "whole")[2:]
 
 
 def test_prompts_are_chosen_by_id_whatever_the_protocol_allows(cli: Cli, tmp_path: Path) -> None:
-    assert cli(*BRIEF, "--id", "mini-xsum-344,mini-xsum-7", "--out", "run").code == 0
+    assert cli(*RUN, "--id", "mini-xsum-344,mini-xsum-7", "--out", "run").code == 0
     assert set(ids(tmp_path / "run")) == {"mini-xsum-344", "mini-xsum-7"}
 
 
@@ -43,13 +44,13 @@ def test_prompts_are_chosen_by_id_whatever_the_protocol_allows(cli: Cli, tmp_pat
     ],
 )
 def test_what_cannot_be_chosen_is_refused(cli: Cli, asked: tuple[str, ...], said: str) -> None:
-    done = cli(*BRIEF, *asked)
+    done = cli(*RUN, *asked)
     assert done.code == 2
     assert said in " ".join(done.err.split())
 
 
 def test_tags_stand_in_every_table_and_are_added_to(cli: Cli, tmp_path: Path) -> None:
-    done = cli(*BRIEF, "--limit", "2", "--tag", "gpu=a b", "--out", "run")
+    done = cli(*SHORT, "--limit", "2", "--tag", "gpu=a b", "--out", "run")
     assert done.code == 0, done.err
     assert "gpu=a b" in cli("report", "run").out
     assert "Tags: gpu=a b" in (tmp_path / "run" / "report.md").read_text()
@@ -60,7 +61,7 @@ def test_tags_stand_in_every_table_and_are_added_to(cli: Cli, tmp_path: Path) ->
     assert again.code == 0, again.err
     told = json.loads((tmp_path / "run" / "run.json").read_text())
     assert told["tags"] == {"gpu": "a b", "branch": "b"}
-    assert cli(*BRIEF, "--limit", "2", "--out", "other").code == 0
+    assert cli(*SHORT, "--limit", "2", "--out", "other").code == 0
     compared = cli("compare", "run", "other", "--json")
     assert json.loads(compared.out)["tags"] == {"a": told["tags"]}
 
@@ -115,7 +116,7 @@ def test_a_folder_without_runs_is_refused(cli: Cli, asked: tuple[str, ...], said
 
 
 def test_tags_do_not_change_the_hash_of_a_run(cli: Cli) -> None:
-    assert cli(*BRIEF, "--limit", "2", "--out", "a").code == 0
-    assert cli(*BRIEF, "--limit", "2", "--tag", "x=y", "--out", "b").code == 0
+    assert cli(*SHORT, "--limit", "2", "--out", "a").code == 0
+    assert cli(*SHORT, "--limit", "2", "--tag", "x=y", "--out", "b").code == 0
     hashes = [json.loads(call("report", name, "--json").out)["token_sha256"] for name in "ab"]
     assert hashes[0] == hashes[1] is not None

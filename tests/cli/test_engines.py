@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.commandline import SMALL, Cli
+from support.commandline import BRIEF, SMALL, Cli
 
 
 def test_peers_are_measured_like_arms(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     engines = "eager,hf-generate,hf-assisted"
-    result = cli("run", *SMALL, "--engine", engines, "--sampling", "greedy", "--json", "--out", run)
+    result = cli("run", *BRIEF, *SMALL, "--engine", engines, "--sampling", "greedy", "--json", "--out", run)
     assert result.code == 0, result.err
     rows = {row["arm"]: row for row in json.loads(result.out)["rows"]}
     assert list(rows) == [
@@ -34,7 +34,7 @@ def test_peers_are_measured_like_arms(cli: Cli, tmp_path: Path) -> None:
 
 def test_without_cuda_a_graphed_arm_runs_eagerly_and_says_so(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = cli("run", *SMALL, "--engine", "graphed", "--json", "--out", run)
+    result = cli("run", *BRIEF, *SMALL, "--engine", "graphed", "--json", "--out", run)
     assert result.code == 0, result.err
     reason = "sps-k4-nucleus@graphed runs with the engine eager: CUDA graphs need a CUDA device."
     assert reason in " ".join(result.err.split())

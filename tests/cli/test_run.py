@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import SMALL, Cli, Result
+from support.commandline import BRIEF, SMALL, Cli, Result
 
 import spsbench.runner
 from spsbench.base.paths import mini_dir
@@ -56,7 +56,7 @@ def test_architecture_names_the_way_from_the_command_to_the_forward(
         return forward(self, *given)
 
     monkeypatch.setattr(ProposeProgram, "__call__", noted)
-    assert cli("run", *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run").code == 0
+    assert cli("run", *BRIEF, *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run").code == 0
     drafting = [way for way in ways if "answers" in way and "propose" in way]
     told = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     paragraph = told.partition("The way from the command to the model's forward:")[2].partition("\n\n")[0]
@@ -76,8 +76,8 @@ def test_a_run_loads_its_task_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_default_directory_is_a_fresh_one(cli: Cli, tmp_path: Path) -> None:
-    first = cli("run", *SMALL, "--k", "0", "--no-score", "--quiet")
-    second = cli("run", *SMALL, "--k", "0", "--no-score", "--quiet")
+    first = cli("run", *BRIEF, *SMALL, "--k", "0", "--no-score", "--quiet")
+    second = cli("run", *BRIEF, *SMALL, "--k", "0", "--no-score", "--quiet")
     assert (first.code, second.code) == (0, 0)
     assert first.err == second.err == ""
     assert len(list((tmp_path / "results").iterdir())) == 2
@@ -85,7 +85,7 @@ def test_the_default_directory_is_a_fresh_one(cli: Cli, tmp_path: Path) -> None:
 
 def test_json_is_alone_on_stdout(cli: Cli, tmp_path: Path) -> None:
     result = cli(
-        "run", *SMALL, "--sampling", "nucleus,greedy", "--k", "2", "--json", "--out", tmp_path / "run"
+        "run", *BRIEF, *SMALL, "--sampling", "nucleus,greedy", "--k", "2", "--json", "--out", tmp_path / "run"
     )
     assert result.code == 0, result.err
     summary = json.loads(result.out)
@@ -114,7 +114,7 @@ def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
 
 @pytest.mark.thorough
 def test_sweep_k_measures_every_k_in_one_run(cli: Cli, tmp_path: Path) -> None:
-    result = cli("sweep-k", *SMALL, "--k", "0..2", "--no-score", "--json", "--out", tmp_path / "run")
+    result = cli("sweep-k", *BRIEF, *SMALL, "--k", "0..2", "--no-score", "--json", "--out", tmp_path / "run")
     assert result.code == 0, result.err
     assert [row["k"] for row in json.loads(result.out)["rows"]] == [0, 1, 2]
 
@@ -156,7 +156,7 @@ def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(executing, "measure", interrupted)
-            stopped = cli("run", *SMALL, "--out", "run one")
+            stopped = cli("run", *BRIEF, *SMALL, "--out", "run one")
     finally:
         signal.signal(signal.SIGINT, heard)
     assert stopped.code == 130
@@ -198,7 +198,7 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
         raise RuntimeError("the device caught fire")
 
     monkeypatch.setattr(EagerEngine, "generate", failing)
-    result = cli("run", *SMALL, "--out", tmp_path / "run", "--fail-on", "incomplete")
+    result = cli("run", *BRIEF, *SMALL, "--out", tmp_path / "run", "--fail-on", "incomplete")
     assert result.code == 5
     assert "failed" in result.out
     assert "error: of the sequences 1 failed and 0 are missing; 1 with: " in result.err
@@ -289,7 +289,7 @@ def test_rounded_weights_are_named_wherever_a_result_is(
     cli: Cli, tmp_path: Path, flags: tuple[str, ...], said: str
 ) -> None:
     directory = tmp_path / "run"
-    done = cli("run", "xsum", "--k", "4", *SMALL, *flags, "--out", directory)
+    done = cli("run", "xsum", *BRIEF, "--k", "4", *SMALL, *flags, "--out", directory)
     assert done.code == 0, done.err
     assert said in " ".join(done.out.split())
     assert said in (directory / "report.md").read_text()
@@ -303,7 +303,7 @@ def test_rounded_weights_are_named_wherever_a_result_is(
 def test_a_spread_target_is_recorded(cli: Cli, tmp_path: Path) -> None:
     directory, modules = tmp_path / "run", tmp_path / "map.json"
     modules.write_text(json.dumps({"": "cpu", "model.layers.5": "disk"}))
-    done = cli("run", "xsum", "--k", "4", *SMALL, "--device-map", modules, "--out", directory)
+    done = cli("run", "xsum", *BRIEF, "--k", "4", *SMALL, "--device-map", modules, "--out", directory)
     assert done.code == 0, done.err
     run = json.loads((directory / "run.json").read_text())
     assert run["models"]["target"]["device_map"]["model.layers.5"] == "disk"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.commandline import SMALL, call, journal
+from support.commandline import BRIEF, SMALL, call, journal
 
 from spsbench.base.errors import DeviceFault, SpsbenchError, UsageError
 from spsbench.base.records import Request, SamplingParams
@@ -147,7 +147,7 @@ def test_the_arm_that_fits_is_measured_beside_the_one_that_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, lambda: torch.OutOfMemoryError(SHORT), lambda k, _: k == 2)
-    result = call("run", *SMALL, "--no-score", "--no-proof", "--k", "2", "--out", tmp_path / "run")
+    result = call("run", *BRIEF, *SMALL, "--no-score", "--no-proof", "--k", "2", "--out", tmp_path / "run")
     assert result.code == 5
     assert "of the sequences 1 failed" in result.err
     said = " ".join(result.err.split())
@@ -196,7 +196,7 @@ def test_a_forward_that_onnx_runtime_fails_is_a_failed_sequence_as_torchs_is(
         patched.setattr(InferenceSession, "run_with_iobinding", forward)
         patched.setattr(EagerEngine, "generate", generate)
         given = ("--limit", 2, "--arms", "ars", "--no-score", "--no-proof", "--set", "warmup=false")
-        result = call("run", *SMALL, *given, "--out", run)
+        result = call("run", *BRIEF, *SMALL, *given, "--out", run)
     assert result.code == 5, result.err
     assert "of the sequences 1 failed" in result.err
     assert "fault of spsbench" not in result.err
@@ -212,7 +212,7 @@ def test_a_lost_device_ends_the_run_with_the_command_to_resume(
     with monkeypatch.context() as patched:
         asked = failing(patched, lambda: torch.AcceleratorError(ASSERT), lambda _, number: number >= 2)
         given = ("--limit", 2, "--no-score", "--no-proof", "--k", "2")
-        result = call("run", *SMALL, *given, "--out", run)
+        result = call("run", *BRIEF, *SMALL, *given, "--out", run)
     assert (result.code, len(asked)) == (1, 2), "nothing more is tried"
     assert "the device failed and computes nothing more: CUDA error: device-side assert" in result.err
     assert result.err.rstrip().splitlines()[-1] == f"  spsbench run --resume {run}"
