@@ -116,8 +116,8 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_tokens(
 
 
 def test_a_drafter_that_looks_at_tokens_and_another_rule(cli: Cli, tmp_path: Path) -> None:
-    asked = ("run", "xsum", "--batch", "1,3", "--k", "4", "--drafter", "lookup", "--limit", "3", "--no-score")
-    small = ("--max-new-tokens", "8", "--threads", "1", "--no-proof", "--quiet")
+    asked = ("run", "xsum", "--batch", "1,3", "--k", "4", "--drafter", "lookup", "--limit", "3")
+    small = (*BRIEF, "--max-new-tokens", "8", "--threads", "1", "--no-score", "--no-proof", "--quiet")
     assert cli(*asked, *small, "--rule", "sample-and-compare", "--out", tmp_path / "run").code == 0
     written = tokens(tmp_path / "run")
     assert all(ids == written[example, arm.replace("-b3", "")] for (example, arm), ids in written.items())

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import SMALL, Cli
+from support.commandline import BRIEF, SMALL, Cli
 from support.fake_server import Fake, serving
 
 from spsbench.base.addresses import withheld, withhold
@@ -25,7 +25,7 @@ def test_a_run_keeps_no_credentials(cli: Cli) -> None:
     fake = Fake()
     with serving(fake) as url:
         typed = f"openai:{url.replace('//', '//me:hush1@')}/v1?api_key=hush2:model=tiny"
-        answer = cli("run", "xsum", *SMALL, "--engine", f"eager,{typed}", "--out", "run")
+        answer = cli("run", "xsum", *BRIEF, *SMALL, "--engine", f"eager,{typed}", "--out", "run")
         again = cli("run", "--resume", "run", "--limit", "2")
     assert {(key or "")[:6] for key in fake.keys} == {"Basic "}
     assert {*fake.queries} == {"api_key=hush2"}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from support.commandline import SMALL, Cli, Result
+from support.commandline import BRIEF, SMALL, Cli, Result
 
 from spsbench.base.errors import UnavailableError
 from spsbench.base.paths import data_dir
@@ -100,7 +100,7 @@ def test_links_and_pipes_are_refused(
 
 def test_logs_of_engines_go_through_no_link(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert cli("run", "xsum", "--engine", "eager,worker:true", *SMALL, "--out", run).code == 5
+    assert cli("run", "xsum", *BRIEF, "--engine", "eager,worker:true", *SMALL, "--out", run).code == 5
     shutil.rmtree(run / "engines")
     (run / "engines").symlink_to(tmp_path)
     assert "is a link or no ordinary file" in cli("run", "--limit", "2", "--resume", run).err

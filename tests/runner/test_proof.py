@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.commandline import SMALL, call, journal
+from support.commandline import BRIEF, SMALL, call, journal
 
 from spsbench.base.records import Arm, BeamParams, SamplingParams
 from spsbench.engines import rescore
@@ -26,7 +26,7 @@ def told(directory: Path) -> Any:
 
 
 def run(directory: Path, *more: str) -> None:
-    result = call("run", *SMALL, "--no-score", "--k", "2,3", *more)
+    result = call("run", *BRIEF, *SMALL, "--no-score", "--k", "2,3", *more)
     assert result.code == 0, result.err
 
 
@@ -167,7 +167,7 @@ def test_what_was_measured_stays_where_reading_again_fails(
 
     monkeypatch.setattr(rescore, "readings", fails_twice)
     directory = tmp_path / "run"
-    result = call("run", *SMALL, "--no-score", "--k", "2", "--out", str(directory))
+    result = call("run", *BRIEF, *SMALL, "--no-score", "--k", "2", "--out", str(directory))
     assert result.code == 0, result.err
     lines = journal(directory)
     unread = [line for line in lines if line.get("unread")]

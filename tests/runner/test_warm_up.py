@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.commandline import SMALL, call
+from support.commandline import BRIEF, SMALL, call
 
 from spsbench.engines.local import EagerEngine
 from spsbench.models.faults import TAKES_LESS
@@ -31,7 +31,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, *ks: int) -> None:
 def test_the_other_arms_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, 3)
     run = tmp_path / "run"
-    result = call("run", *ASKED[:-1], "--k", "2,3", "--out", run)
+    result = call("run", *BRIEF, *ASKED[:-1], "--k", "2,3", "--out", run)
     assert result.code == 5, "its sequences are missing"
     reason = f"out of memory: 2.00 GiB more did not fit. {TAKES_LESS}".rstrip(".")
     assert f"sps-k3-nucleus is left out, it failed while it was warmed up: {reason}." in result.err
@@ -42,7 +42,7 @@ def test_the_other_arms_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_where_none_is_left_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, 0, 2)
-    result = call("run", *ASKED, "--k", "2", "--out", tmp_path / "run")
+    result = call("run", *BRIEF, *ASKED, "--k", "2", "--out", tmp_path / "run")
     assert result.code == 3
     assert "every arm failed while it was warmed up: out of memory: 2.00 GiB more did" in result.err
     assert "fault of spsbench" not in result.err

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
-from support.commandline import SMALL, call
+from support.commandline import BRIEF, SMALL, call
 from support.summarised import summarise
 
 from spsbench.base.energy import FoundMeter
@@ -166,7 +166,9 @@ def test_a_run_records_the_joules_of_every_sequence(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(
         "spsbench.runner.conditions.meter_of", lambda *given, **named: FoundMeter(meter, 0.001, "")
     )
-    done = call("run", "xsum", "--k", "2", *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run")
+    done = call(
+        "run", "xsum", *BRIEF, "--k", "2", *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run"
+    )
     assert done.code == 0, done.err
     assert meter.read == 4
     lines = (tmp_path / "run/samples.jsonl").read_text().splitlines()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.commandline import SMALL, Cli
+from support.commandline import BRIEF, SMALL, Cli
 
 QUICK = ("--seconds", "0.1", "--context", "16", "--threads", "1")
 
@@ -81,7 +81,7 @@ def test_a_context_too_long_for_the_memory_is_refused_before_loading(
 
 @pytest.mark.thorough
 def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
-    assert cli("run", *SMALL, "--out", tmp_path / "run").code == 0
+    assert cli("run", *BRIEF, *SMALL, "--out", tmp_path / "run").code == 0
     result = cli("bench", *QUICK, "--k", "2", "--alpha", tmp_path / "run")
     assert result.code == 0, result.err
     assert "SYNTHETIC acceptance" in result.out
