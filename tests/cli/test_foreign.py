@@ -70,6 +70,7 @@ def test_what_does_not_follow_is_refused_and_nothing_written(
     assert not (tmp_path / "curve").exists()
 
 
+@pytest.mark.thorough
 def test_an_audit_takes_texts_where_a_tool_keeps_them(cli: Cli, tmp_path: Path) -> None:
     own = [(row["prompt_ids"], row["completion_ids"]) for row in drawn()[:24]]
     answers = [

@@ -23,6 +23,7 @@ def _needs(cli: Cli) -> str:
     return str({row["pair"]: row for row in rows}["smollm2"]["needs"])
 
 
+@pytest.mark.thorough
 def test_a_pair_is_fetched_shown_and_removed(cli: Cli, index: FakeIndex, tmp_path: Path) -> None:
     assert _needs(cli).endswith("kB by `spsbench get smollm2`")
     done = cli("get", "smollm2")

@@ -86,14 +86,14 @@ def test_every_decision_of_the_honest_sampler_follows(
         assert len(lengths) >= 3
 
 
-@pytest.mark.thorough_but(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rounding_of_half_precision_is_allowed_for(policy: str) -> None:
     engine = Adaptive(tiny("llama", torch.bfloat16), policy)
     assert judged(engine, NUCLEUS)[0]["decisions_contradicted"] == 0
 
 
-@pytest.mark.thorough_but(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampling", [NUCLEUS, TOP_K], ids=str)
 def test_a_withdrawn_token_is_found_out_by_the_policy_alone(sampling: SamplingParams) -> None:
     """Everything else fits: only a draft that ended without a reason tells of what is no longer there."""

@@ -201,6 +201,7 @@ def test_the_same_seed_gives_the_same_output() -> None:
     assert len(outputs) > 4
 
 
+@pytest.mark.thorough_but("[2]")
 @pytest.mark.parametrize("k", [None, 2])
 def test_sampled_outputs_follow_the_targets_law(k: int | None) -> None:
     """G-test of the first two tokens over 1,200 draws; false alarm once in 1,000 seeds."""

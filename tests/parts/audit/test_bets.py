@@ -42,7 +42,7 @@ def seen(sampling: SamplingParams, last: int, accepted: list[int], drafted: list
     return bets.view
 
 
-@pytest.mark.thorough_but(2)
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize(
     ("sampling", "accepted", "widest"),
     [
@@ -101,6 +101,7 @@ SUBTLE = {
 """Classes of faults that no single row shows, and the temperature that shows them soonest."""
 
 
+@pytest.mark.thorough_but(3)
 @pytest.mark.parametrize("fault", SUBTLE)
 def test_faults_are_found(fault: str) -> None:
     assert fault in FAULTS
@@ -122,6 +123,7 @@ def test_drafted_ids_say_which_stage_is_wrong(fault: str, place: str, law: str) 
     assert bets.leading() == (place, law)
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("told", [0, 1, 2])
 def test_right_engines_raise_no_alarm(told: int) -> None:
     """A thousand of 320 texts each: ``python -m benchmarks.audit_power``."""
@@ -136,7 +138,7 @@ def test_faults_of_a_processed_law_are_found(fault: str) -> None:
     assert after is not None, highest
 
 
-@pytest.mark.thorough_but(next(iter(PROCESSED)))
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", PROCESSED)
 def test_right_engines_under_the_same_processing_raise_no_alarm(fault: str) -> None:
     laws = [replace(sampling, process=PROCESSED[fault]) for sampling in SETTINGS]

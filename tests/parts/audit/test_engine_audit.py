@@ -156,6 +156,7 @@ def test_greedy_is_quiet_after_every_prompt_once(
     assert wrong.decision == "alarm"
 
 
+@pytest.mark.thorough
 def test_an_interrupted_audit_goes_on_with_its_texts(
     folders: Folders, models: Models, tmp_path: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_an_interrupted_audit_goes_on_with_its_texts(
     assert len(asked) == 5
 
 
+@pytest.mark.thorough_but("2")
 @pytest.mark.parametrize("k", [2, 4])
 def test_places_are_centred_for_a_right_engine(k: int) -> None:
     """Standard normal, each held against its own law; by the target's row alone they are not."""

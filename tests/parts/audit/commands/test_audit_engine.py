@@ -48,6 +48,7 @@ def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_
     assert facts["leakage"] == pytest.approx(row["leakage"])
 
 
+@pytest.mark.thorough
 def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_defect_that_begins_later_raises_the_alarm_and_right_texts_do_not(cli:
     assert state()["detector"]["value"] == {}
 
 
+@pytest.mark.thorough
 def test_interrupted_and_continued_it_says_the_same(cli: Cli, tmp_path: Path) -> None:
     lines = logged(written()[:12] + written(leak=1.0, seed=3))
     Path(LOG).write_text("".join(lines))

@@ -349,6 +349,7 @@ def test_the_steps_of_the_action_report_what_fails(tmp_path: Path) -> None:
     assert (tmp_path / "lossless-texts").is_dir()
 
 
+@pytest.mark.thorough
 def test_the_steps_of_gitlab_are_the_same(tmp_path: Path) -> None:
     job = yaml.safe_load((ROOT / ".ci/gate.gitlab-ci.yml").read_text(encoding="utf-8"))["lossless"]
     clone, *steps = job["script"]
@@ -360,6 +361,7 @@ def test_the_steps_of_gitlab_are_the_same(tmp_path: Path) -> None:
     assert "no command follows" in (tmp_path / job["artifacts"]["reports"]["junit"]).read_text()
 
 
+@pytest.mark.thorough
 def test_the_action_installs_its_own_version(tmp_path: Path) -> None:
     """Torch is here already, and installed from nowhere."""
     steps, given = action_steps()
