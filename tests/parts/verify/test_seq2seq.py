@@ -43,7 +43,7 @@ def subject() -> SamplerUnderTest:
     return SamplerUnderTest(*models, SamplingParams(temperature=2.0), 2, torch.device("cpu"), seed=3)
 
 
-@pytest.mark.thorough_but("greedy")
+@pytest.mark.thorough
 @pytest.mark.parametrize("greedy", [False, True], ids=["sampled", "greedy"])
 def test_the_real_sampler_passes(subject: SamplerUnderTest, greedy: bool) -> None:
     own = replace(subject, sampling=SamplingParams(greedy=True)) if greedy else subject

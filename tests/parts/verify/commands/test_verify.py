@@ -53,6 +53,7 @@ def test_what_leaves_nothing_to_test_is_refused(cli: Cli, flags: tuple[str, ...]
     assert why in result.err
 
 
+@pytest.mark.thorough
 def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
     result = cli("verify", *FLAGS, "--control", "inverted-ratio")
     assert result.code == 4
