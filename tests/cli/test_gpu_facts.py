@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 from support import nvidia_smi
-from support.commandline import Cli, journal
+from support.commandline import BRIEF, Cli, journal
 from support.device import emulated
 from support.nvidia_smi import H100
 from support.nvml import Nvml
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
-RUN = ("run", "xsum", "--max-new-tokens", "3", "--device", "cuda", "--engine", "eager", "--no-proof")
-BRIEF = ("--set", "warmup=false", "--remeasure", "0", "--set", "trace=0")
+RUN = (
+    *("run", "xsum", *BRIEF, "--max-new-tokens", "3", "--device", "cuda", "--engine", "eager", "--no-proof"),
+    *("--set", "warmup=false", "--remeasure", "0", "--set", "trace=0"),
+)
 
 
 @pytest.mark.thorough
@@ -25,7 +27,7 @@ def test_a_run_keeps_what_its_gpu_was_and_is_not_continued_on_another_driver(
     directory, name = tmp_path / "run", "NVIDIA H100 80GB HBM3"
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(UUID))  # type: ignore[arg-type]
     with emulated(name=name):
-        done = cli(*RUN, *BRIEF, "--limit", 1, "--out", directory)
+        done = cli(*RUN, "--limit", 1, "--out", directory)
         assert done.code == 0, done.err
         assert f" on {name}, cuda:0" in done.err
         assert f"on {name}, cuda:0, 1 prompt" in " ".join(done.out.split())
@@ -47,7 +49,7 @@ def test_a_run_keeps_what_its_gpu_was_and_is_not_continued_on_another_driver(
         monkeypatch.setitem(sys.modules, "pynvml", None)
         newer = {"uuid": UUID, "driver_version": "580.65.06", "mig.mode.current": "Enabled"}
         nvidia_smi.install(tmp_path, monkeypatch, H100 | newer)
-        refused = cli(*RUN, *BRIEF, "--limit", 2, "--out", directory)
+        refused = cli(*RUN, "--limit", 2, "--out", directory)
         assert refused.code == 2
         assert "gpu_driver: 535.183.01 -> 580.65.06" in refused.err
         assert "gpu_power" not in refused.err  # 600 W in both
@@ -61,8 +63,8 @@ def test_on_a_cpu_a_gpu_of_the_machine_is_named_and_is_no_condition(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.version.cuda", None)
     nvidia_smi.install(tmp_path, monkeypatch, H100)
-    on_cpu = tuple({"cuda": "auto"}.get(each, each) for each in RUN)
-    done = cli(*on_cpu, *BRIEF, "--limit", 1, "--out", tmp_path / "run")
+    on_cpu = tuple("auto" if each == "cuda" else each for each in RUN)
+    done = cli(*on_cpu, "--limit", 1, "--out", tmp_path / "run")
     assert done.code == 0, done.err
     assert done.err.count("NVIDIA H100 80GB HBM3 is not used: torch ") == 1
     assert "has no CUDA. For driver 535.183.01: pip install" in done.err

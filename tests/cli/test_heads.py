@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.commandline import SMALL, Cli
+from support.commandline import BRIEF, SMALL, Cli
 from support.tiny_heads import save_head
 from support.tiny_models import config_of, make
 from transformers import AutoModelForCausalLM
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_kinds_are_measured_beside_the_draft_model(cli: Cli, folder: Path, tmp_path: Path) -> None:
     drafters = [f"heads:from={folder / kind}" for kind in ("eagle", "medusa")]
     flags = ("--drafter", ",".join(["model", *drafters]), "--sampling", "nucleus,greedy", "--json")
-    result = cli("run", *SMALL, *ONE, *flags, "--out", tmp_path / "run")
+    result = cli("run", *BRIEF, *SMALL, *ONE, *flags, "--out", tmp_path / "run")
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     rows = [row for row in summary["rows"] if row["method"] == "sps"]
@@ -56,7 +56,7 @@ def test_both_kinds_are_measured_beside_the_draft_model(cli: Cli, folder: Path, 
 def test_a_run_is_not_continued_with_another_head(cli: Cli, folder: Path, tmp_path: Path) -> None:
     head = tmp_path / "head"
     shutil.copytree(folder / "medusa", head)
-    given = ("run", *SMALL, *ONE, "--drafter", f"heads:from={head}", "--no-score")
+    given = ("run", *BRIEF, *SMALL, *ONE, "--drafter", f"heads:from={head}", "--no-score")
     assert cli(*given, "--out", tmp_path / "run").code == 0
     assert cli(*given, "--resume", tmp_path / "run").code == 0
     weights = head / "model.safetensors"

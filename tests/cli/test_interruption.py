@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from support.commandline import SMALL, Cli, Result, is_present, journal
+from support.commandline import BRIEF, SMALL, Cli, Result, is_present, journal
 from support.interrupting import Case
 
 from spsbench.__main__ import run
@@ -30,7 +30,8 @@ ENVIRONMENT = os.environ | {
     "HF_HUB_OFFLINE": "1",
     "PYTHONPATH": f"{TESTS.parent}:{TESTS}",
 }
-RUN = ("run", *SMALL, "--no-proof")
+SHORT = (*map(str, BRIEF), *SMALL)
+RUN = ("run", *SHORT, "--no-proof")
 EXECUTE = "spsbench.runner.execute"
 CASES = {
     "load": Case([*RUN], "spsbench.runner.material:load_pair"),
@@ -42,7 +43,7 @@ CASES = {
     "concluded": Case([]),
     "report": Case(["report", "whole"], "spsbench.cli.report:_readable", "SIGHUP"),
     "nohup": Case([*RUN, "--out", "nohup"], f"{EXECUTE}:measure", "SIGHUP", ignored=True),
-    "sweep-k": Case(["sweep-k", *SMALL, "--k", "0..1", "--out", "sweep"], f"{EXECUTE}:measure"),
+    "sweep-k": Case(["sweep-k", *SHORT, "--k", "0..1", "--out", "sweep"], f"{EXECUTE}:measure"),
     "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], f"{EXECUTE}:measure"),
     "advise": Case(
         ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:measure"

@@ -188,7 +188,7 @@ def _ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_ten_seconds_each")
 def test_a_budget_ends_behind_a_whole_prompt_and_counts_all_attempts(cli: Cli, tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    result = cli("run", "--limit", "9", *SHORT, "--until", "50s", "--out", directory)
+    result = cli("run", "--limit", "9", *BRIEF, *SHORT, "--until", "50s", "--out", directory)
     assert result.code == 0, result.err
     assert "Measuring ends after 50 s." in result.err
     assert "Budget of 50 s reached after 3 of 9 prompts: the speedup is known to ±" in result.out

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
-from support.commandline import ALONE, call
+from support.commandline import ALONE, BRIEF, call
 from support.device import emulated
 
 from spsbench.models import loading
 
 pytestmark = pytest.mark.thorough
 
-RUN = ("run", *ALONE[:-1], "--limit", 1, "--max-new-tokens", 6, "--k", "2", "--device", "cuda")
+RUN = ("run", *BRIEF, *ALONE[:-1], "--limit", 1, "--max-new-tokens", 6, "--k", "2", "--device", "cuda")
 
 
 def test_what_it_needs_is_said_and_its_peak_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
