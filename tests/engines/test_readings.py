@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.commandline import ALONE, call, journal
+from support.commandline import ALONE, BRIEF, call, journal
 from support.rederived import tiny
 
 from spsbench.base.records import SamplingParams
@@ -39,7 +39,7 @@ def test_parts_are_the_whole(alone: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_says_the_same_by_parts(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafters = "model,lookup,early-exit,suffix" if dtype == "float32" else "model,lookup"
-    given = ("run", *ALONE, "--limit", 1, "--max-new-tokens", 19, "--k", "2", "--drafter", drafters)
+    given = ("run", *BRIEF, *ALONE, "--limit", 1, "--max-new-tokens", 19, "--k", "2", "--drafter", drafters)
     found = []
     for rows in (1000, 5):
         monkeypatch.setattr(rescore, "rows_at_a_time", lambda size, rows=rows: rows)

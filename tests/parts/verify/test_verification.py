@@ -85,7 +85,7 @@ def test_the_real_sampler_passes(
     assert len(found) == (10 if sampling.greedy else 11)
 
 
-@pytest.mark.thorough_but("one-hot")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rule", "siblings"), [("one-hot", "top"), ("traversal", "without"), ("k-seq", "independent")]
 )
@@ -142,6 +142,7 @@ def test_a_drafters_fault_is_enumerated_and_its_right_twin_passes(
     assert parts.enumerated(subject, **EFFORT_TABLES).passed == (name in TWINS)
 
 
+@pytest.mark.thorough_but("lenience")
 @pytest.mark.parametrize("control", ["lenience", None])
 def test_a_mild_fault_in_16_bits_takes_more_outputs_and_the_real_sampler_passes_them(
     subject: SamplerUnderTest, prompts: list[list[int]], control: str | None
@@ -154,7 +155,7 @@ def test_a_mild_fault_in_16_bits_takes_more_outputs_and_the_real_sampler_passes_
     assert (found.numbers["outputs"] == 16) == (control is None)
 
 
-@pytest.mark.thorough_but("-uniforms", "-clock")
+@pytest.mark.thorough_but("one-seed", "-clock")
 @pytest.mark.parametrize(
     ("fault", "test"),
     [
