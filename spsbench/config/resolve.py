@@ -250,7 +250,8 @@ def _listed(value: Any, between: str = ",") -> list[Any]:
 def _assignment(text: str) -> tuple[list[str], Any]:
     """``a.b=c`` as path and value."""
     name, equals, value = text.partition("=")
-    path = [_FIELD_OF_FLAG.get(part, part) for part in name.strip().split(".")]
+    first, *inner = name.strip().split(".")
+    path = [_FIELD_OF_FLAG.get(first, first), *inner]
     if not equals or not all(path):
         remedy = "For example: --set limit=20."
         raise UsageError(f"it must be key=value, got {text}.", flag="--set", remedy=remedy)

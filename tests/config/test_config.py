@@ -217,6 +217,12 @@ def test_an_unknown_name_gets_the_closest(override: str, flag: str, guess: str) 
     assert f"Did you mean {guess}?" in str(caught.value.remedy)
 
 
+def test_a_setting_inside_another_has_no_option_name() -> None:
+    """``id`` is an option's name for ``ids``, and a field of a model."""
+    pair = resolve({}, None, ["pair.target.id=org/other", "id=short-1"])
+    assert (pair.pair.target.id, pair.ids) == ("org/other", ("short-1",))
+
+
 @pytest.mark.parametrize(
     "override", ["limit", "=3", "a..b=1", "limit=[", "limit.a=3", "limit.a.b=3", "pair=3", "task="]
 )

@@ -708,14 +708,19 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         why = f"withdrawn drafts are not ruled out: {withdrawn[0].found.rstrip('.')}"
         raise IncompleteError(f"{why}.", flag="--contexts", remedy="Give more --texts, --budget or contexts.")
     unclear = [row.setting for row in rows if row.decision == UNDECIDED]
+    greedy = [each.name for each in unclear if each.sampling.greedy]
     # Where nothing is drafted no bound is waited for.
-    few = [each.name for each in unclear if each.is_plain and each.weights == FLOAT32]
-    leaks = [each.name for each in unclear if each.name not in few]
+    few = [
+        each.name for each in unclear if each.is_plain and each.weights == FLOAT32 and each.name not in greedy
+    ]
+    leaks = [each.name for each in unclear if each.name not in (*few, *greedy)]
     if unclear:
         more = ", a higher --temperature, or a wider --bound" if leaks else ""
         whys = [f"that less than {bound:.1%} leaks could not be shown: {'; '.join(leaks)}"] if leaks else []
         if few:
             whys.append(f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}")
+        if greedy:
+            whys.append(f"greedy text is judged once every prompt has a text: {'; '.join(greedy)}")
         remedy = f"Give more --texts or --budget{more}."
         raise IncompleteError(f"{'; '.join(whys)}.", flag="--bound" if leaks else "--texts", remedy=remedy)
     if without:

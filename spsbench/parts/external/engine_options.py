@@ -22,6 +22,7 @@ class EngineOption:
         theirs: it is the engine's own, handed on only where it is typed: without it the worker asks for K
             drafted tokens in every loop.
         of: the ``speculation`` that it belongs to, ``draft`` or ``lookup``.
+        without: another option, beside which it has no effect.
         declares: the field of the protocol's ``Drafting`` that it sets.
         declared: to what, where that is not its value; 0 then declares nothing.
     """
@@ -33,6 +34,7 @@ class EngineOption:
     since: str | None = None
     theirs: bool = False
     of: str | None = None
+    without: str | None = None
     declares: str | None = None
     declared: Value | None = None
 
@@ -69,6 +71,9 @@ def read(
             raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
         if each.of not in (None, speculation := options.get("speculation", DRAFT)):
             why = f"{name}:{option} is of speculation={each.of}, and speculation={speculation} is asked for."
+            raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
+        if each.without is not None and options.get(each.without):
+            why = f"{name}:{option} has no effect beside {each.without}."
             raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
     return options
 

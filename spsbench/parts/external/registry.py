@@ -149,8 +149,13 @@ NAMED: Mapping[str, Named] = {
         options={
             "head": EngineOption(""),
             "dtype": EngineOption("", _DTYPES),
-            "assistant_confidence_threshold": share(since="4.45.0", declares=None),  # as OpenVINO's
-            "num_assistant_tokens_schedule": EngineOption("constant", _SCHEDULES, theirs=True),
+            "assistant_confidence_threshold": replace(
+                share(since="4.45.0", declares=None),  # as OpenVINO's
+                without="head",
+            ),
+            "num_assistant_tokens_schedule": EngineOption(
+                "constant", _SCHEDULES, theirs=True, without="head"
+            ),
             "assistant_ensemble_weight": share(since="5.14.0", declares=None, between=True),
         },
         modules=("torch", "transformers"),

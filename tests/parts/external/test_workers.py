@@ -688,6 +688,8 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("transformers:assistant_ensemble_weight=1", "Give a number between 0 and 1"),
         ("transformers:assistant_ensemble_weight=0", "Give a number between 0 and 1"),
         ("transformers:num_assistant_tokens_schedule=never", "Choose from constant, heuristic"),
+        ("transformers:head=h:assistant_confidence_threshold=0.4", "has no effect beside head"),
+        ("transformers:num_assistant_tokens_schedule=heuristic:head=h", "has no effect beside head"),
         ("vllm:rejection_sample_method=all", "Choose from standard, block"),
         ("onnxruntime-genai@0.15.2:min_adaptive_k=2", "0.16.0 is the first known to have it"),
         ("onnxruntime-genai:min_adaptive_k=17", "Give a number from 0 to 16"),

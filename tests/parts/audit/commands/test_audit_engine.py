@@ -191,6 +191,18 @@ def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest
     assert "that less than 0.1% leaks could not be shown: K=4, T=1." in done.err
 
 
+def test_greedy_text_that_is_not_clear_waits_for_no_leakage(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--arms", "sps", "--temperature", "0", "--texts", "1", *FEW)
+    done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", tmp_path / "audit")
+    assert done.code == 5
+    said = " ".join(done.err.split())
+    assert "--texts: greedy text is judged once every prompt has a text: K=4, greedy. Give more" in said
+    assert "leak" not in said
+    assert "--temperature" not in said
+
+
 def test_what_an_engine_cannot_do_is_no_pass(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
