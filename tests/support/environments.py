@@ -17,7 +17,7 @@ class SamplingParams:
         self.__dict__.update(given)
 
 class LLM:
-    def __init__(self, target, **settings):
+    def __init__(self, model, **settings):
         if path := os.environ.get("STUB_LOG"):
             seen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "PYTHONPATH")}
             seen |= {"python": sys.executable, "settings": settings}
