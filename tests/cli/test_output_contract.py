@@ -67,7 +67,7 @@ def typed(command: str, run: Path) -> list[str]:
         "report": ["report", str(run)],
         "export": ["export", str(run), "--to", "lm-eval"],
         "trace": ["trace", "The bridge", "--max-new-tokens", "4", "--threads", "1"],
-        "distill": ["distill", "--target", "x", "--out", "y"],
+        "distill": ["distill", "--target", "embedded:mini/target", "--out", "y"],
         "list": ["list", "rules"],
         "score": ["score", str(run)],
         "doctor": ["doctor"],

@@ -121,7 +121,7 @@ def test_contexts_are_chosen_by_how_a_worker_says_that_its_drafts_end(
     own = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "declared")
     assert (plain.code, own.code) == (0, 0)
     kept = json.loads((tmp_path / "declared/audit.json").read_text())
-    assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0}
+    assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0, "n_max": None}
     assert kept["asked"]["drafting"] == "p_min 0.4, n_min 0, top_k 0"
     file = kept["rows"][0]["texts_file"]
     chosen = [
@@ -142,7 +142,7 @@ def test_contexts_are_chosen_by_what_is_declared_for_a_server(cli: Cli, tmp_path
             kept = json.loads((tmp_path / name / "audit.json").read_text())
             rows = (tmp_path / name / kept["rows"][0]["texts_file"]).read_text().splitlines()
             chosen.append([json.loads(line)["prompt_ids"] for line in rows])
-    assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0}
+    assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0, "n_max": None}
     assert kept["asked"]["drafting"] == "p_min 0.4, n_min 0, top_k 0"
     assert chosen[0] != chosen[1]
 
@@ -250,8 +250,9 @@ def test_prompts_that_an_engine_is_verified_on_are_read(tmp_path: Path) -> None:
 
 
 def test_a_target_needs_no_draft_beside_it() -> None:
-    settings = read_material(target="mine", quiet=True)
-    assert (settings.pair.name, settings.pair.draft.id) == ("mine", "mine")
+    settings = read_material(target="embedded:mini/target", quiet=True)
+    assert settings.pair.draft == settings.pair.target
+    assert settings.pair.draft.id == "embedded:mini/target"
 
 
 def test_the_task_of_an_audit_is_an_option(cli: Cli) -> None:
