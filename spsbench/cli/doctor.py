@@ -207,10 +207,11 @@ def _engines() -> str:
 def _energy() -> str:
     """Return which meters count joules here, for a run on the CPU and on a GPU."""
     from spsbench.base.energy import find_nvml, find_rapl
+    from spsbench.report.wording import significant
 
     sources = [find_rapl(), find_nvml()]
     counting = [
-        f"{source.meter.source}, every {1e3 * (source.update_s or 0.0):.2g} ms"
+        f"{source.meter.source}, every {significant(1e3 * (source.update_s or 0.0))} ms"
         for source in sources
         if source.meter
     ]

@@ -11,9 +11,9 @@ from spsbench.base.gpu import described
 from spsbench.base.records import PARTLY, PROGRAM, Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, tags
+from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, significant, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
-from spsbench.stats.conditions import disturbance, more_prompts
+from spsbench.stats.conditions import disturbance, more_prompts, percent
 from spsbench.store.summary_types import ArmRow, Summary
 
 _UNKNOWN = "unknown"
@@ -245,7 +245,7 @@ def taken_again(summary: Summary) -> list[str]:
     if remeasured["again"] >= total:
         times = 1 + remeasured["again"] / total
         sentences.append(
-            f"Each prompt was timed {times:.2g} times, for {remeasured['seconds']:.0f} s more: "
+            f"Each prompt was timed {significant(times)} times, for {remeasured['seconds']:.0f} s more: "
             "a machine's speed changes within tens of seconds."
         )
     return sentences
@@ -289,12 +289,12 @@ def stopping(summary: Summary) -> list[str]:
     speedups = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
     halves = [relative_half_width(Speedup(**interval)) for interval in speedups]
     widths = sorted(width for width in halves if width is not None)
-    shown = [f"±{100 * width:.2g}%" for width in widths]
+    shown = [f"±{percent(width)}" for width in widths]
     known = f"the speedup is known to {shown[0]}" if shown else ""
     if len(shown) > 1:
         known = f"the narrowest speedup is known to {shown[0]}, the widest to {shown[-1]}"
     precision, so_many = end["precision"], f"{end['prompts']} of {end['pool']} prompts"
-    wish = "" if precision is None else f", asked was ±{100 * precision:.2g}%"
+    wish = "" if precision is None else f", asked was ±{percent(precision)}"
     narrow = f": {known}{wish}." if known else f"{wish}."
     sentences = []
     if end["reason"] == "precision":

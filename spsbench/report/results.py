@@ -29,7 +29,7 @@ from spsbench.report.tables import (
     right,
     table_of,
 )
-from spsbench.report.wording import Run, escape, full_name, milliseconds, number, speedup
+from spsbench.report.wording import Run, escape, full_name, milliseconds, number, significant, speedup
 from spsbench.store.summary_types import (
     ArmEnergy,
     ArmRow,
@@ -248,7 +248,10 @@ def energy_note(energy: Energy) -> str:
     step, length = energy["update_s"], energy["mean_sequence_s"]
     fine = ""
     if step is not None and length is not None:
-        fine = f" The counter moves every {1e3 * step:.2g} ms, and a sequence took {1e3 * length:.3g} ms."
+        fine = (
+            f" The counter moves every {significant(1e3 * step)} ms, "
+            f"and a sequence took {significant(1e3 * length, 3)} ms."
+        )
     return (
         f"Energy by {energy['source']}, around each sequence with its prefill: its counterpart among the "
         f"times is the end-to-end speedup. It includes what idles and what others of the machine draw.{fine}"

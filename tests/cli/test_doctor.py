@@ -51,6 +51,7 @@ def test_whether_energy_is_known_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert said(*nothing) == "not known (no RAPL counters, no NVML)"
     meter = RaplMeter([])
     assert said(FoundMeter(meter, 0.001, ""), nothing[1]) == "RAPL (), every 1 ms"
+    assert said(FoundMeter(meter, 0.1, ""), nothing[1]) == "RAPL (), every 100 ms"
 
 
 def test_a_gpu_that_torch_cannot_use_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

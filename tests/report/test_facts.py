@@ -183,3 +183,14 @@ def test_stages_without_a_program_are_named_once(stages: dict[str, dict[str, str
         if row["arm"] in stages:
             row["stages"] = stages[row["arm"]]
     assert facts.by_operator(summary) == said
+
+
+def test_a_width_of_many_times_the_speedup_has_no_exponent() -> None:
+    summary = copy.deepcopy(measured().summary)
+    for row in summary["rows"]:
+        if row["speedup"]:
+            row["speedup"] |= {"ratio": 0.8, "low": 0.02, "high": 44.0}
+    end = {"reason": "budget", "budget_s": 1.0, "prompts": 2, "pool": 3, "precision": None, "anytime": False}
+    summary["stopping"] = end
+    narrowest = "the narrowest speedup is known to ±2700%, the widest to ±2700%"
+    assert facts.stopping(summary) == [f"Budget of 1 s reached after 2 of 3 prompts: {narrowest}."]
