@@ -11,9 +11,9 @@ from spsbench.base.gpu import described
 from spsbench.base.records import PARTLY, PROGRAM, Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, significant, tags
+from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
-from spsbench.stats.conditions import disturbance, more_prompts, percent
+from spsbench.stats.conditions import disturbance, more_prompts, percent, significant
 from spsbench.store.summary_types import ArmRow, Summary
 
 _UNKNOWN = "unknown"

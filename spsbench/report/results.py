@@ -29,7 +29,8 @@ from spsbench.report.tables import (
     right,
     table_of,
 )
-from spsbench.report.wording import Run, escape, full_name, milliseconds, number, significant, speedup
+from spsbench.report.wording import Run, escape, full_name, milliseconds, number, speedup
+from spsbench.stats.conditions import significant
 from spsbench.store.summary_types import (
     ArmEnergy,
     ArmRow,

@@ -50,11 +50,6 @@ def number(value: float | None, digits: int) -> str:
     return NOTHING if value is None else f"{value:z.{digits}f}"
 
 
-def significant(value: float, digits: int = 2) -> str:
-    """Write the number with so many significant digits and without an exponent: 0.31, 5.2, 2600."""
-    return f"{float(f'{value:.{digits}g}'):.12g}"
-
-
 def milliseconds(value: float | None) -> str:
     """Write three significant digits or so: 0.842, 7.52, 14.1, 231."""
     if value is None:

@@ -348,9 +348,14 @@ def disturbance(summary: Summary) -> list[str]:
     ]
 
 
+def significant(value: float, digits: int = 2) -> str:
+    """Return a number with so many significant digits and without an exponent: 0.31, 5.2, 2600."""
+    return f"{float(f'{value:.{digits}g}'):.12g}"
+
+
 def percent(share: float) -> str:
     """Return a share with two digits: 0.31%, 5.2%, 30%."""
-    return f"{float(f'{100 * share:.2g}'):g}%"
+    return f"{significant(100 * share)}%"
 
 
 def unlike_workers(info: Mapping[str, Any]) -> list[str]:

@@ -210,7 +210,7 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
         peer = kind.open(subject.load(lookahead, material.max_new_tokens), log, False)
         try:
             under_test = EngineUnderTest(
-                peer, subject.models[0], subject.prompts, subject.stop_ids, lookahead
+                peer, subject.models[0], subject.prompts, subject.stop_ids, lookahead, kind.drafting
             )
             findings_of[name] = list(conformance(under_test))
         finally:

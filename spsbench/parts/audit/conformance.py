@@ -26,6 +26,7 @@ class EngineUnderTest:
     prompts: Sequence[tuple[int, ...]]
     stop_ids: Sequence[int]
     k: int
+    drafting: protocol.Drafting | None = None  # by its options; None: its worker says so, if it does
 
     def answer(
         self, prompt: int, sampling: protocol.Sampling, seed: int = 0, tokens: int = 24, **more: Any
@@ -115,7 +116,7 @@ def _statistics(engine: EngineUnderTest) -> TestOutcome:
     answer = engine.answer(0, protocol.Sampling(), seed=7)
     names = ("loops", "drafted", "accepted", "accepted_per_loop")
     reported = ", ".join(name for name in names if getattr(answer, name) is not None)
-    drafting = engine.peer.describe().drafting
+    drafting = engine.drafting or engine.peer.describe().drafting
     most = engine.k if drafting is None or drafting.n_max is None else drafting.n_max
     problems = list(_contradictions(answer, most))
     return not problems, "; ".join(problems) or f"reports {reported or 'nothing about its loops'}"

@@ -39,10 +39,23 @@ class EngineOption:
     declared: Value | None = None
 
 
-def share(*, since: str | None = None, declares: str | None = "p_min", between: bool = False) -> EngineOption:
+def share(
+    *,
+    since: str | None = None,
+    declares: str | None = "p_min",
+    between: bool = False,
+    without: str | None = None,
+) -> EngineOption:
     """Return the option of a probability of drafted tokens, by default the one below which a draft ends."""
     return EngineOption(
-        0.0, within=(0.0, 1.0), between=between, since=since, theirs=True, of=DRAFT, declares=declares
+        0.0,
+        within=(0.0, 1.0),
+        between=between,
+        since=since,
+        theirs=True,
+        of=DRAFT,
+        without=without,
+        declares=declares,
     )
 
 

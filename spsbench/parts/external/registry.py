@@ -149,8 +149,9 @@ NAMED: Mapping[str, Named] = {
         options={
             "head": EngineOption(""),
             "dtype": EngineOption("", _DTYPES),
-            "assistant_confidence_threshold": replace(
-                share(since="4.45.0", declares=None),  # as OpenVINO's
+            "assistant_confidence_threshold": share(
+                since="4.45.0",
+                declares=None,  # as OpenVINO's
                 without="head",
             ),
             "num_assistant_tokens_schedule": EngineOption(

@@ -14,7 +14,7 @@ from support.tiny_engine import Folders, InProcess, Models, served
 from benchmarks.audit_power import Engine, Tables
 from spsbench.base import protocol
 from spsbench.base.errors import UnavailableError
-from spsbench.base.protocol import LENGTH, Answer, Ask, PeerError, PeerGone, Sampling, checked
+from spsbench.base.protocol import LENGTH, Answer, Ask, Drafting, PeerError, PeerGone, Sampling, checked
 from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
 from spsbench.law.evidence import Sums, added, sums_of
@@ -444,6 +444,17 @@ def test_form_is_checked_too(fault: str, test: str, folders: Folders, models: Mo
     peer = InProcess(served(folders, fault, K))
     found = conformance(EngineUnderTest(peer, models[0], prompts(3), [STOP], K))
     assert test in [each.test for each in found if not each.passed]
+
+
+@pytest.mark.parametrize("declared", [None, Drafting(n_max=4)])
+def test_an_engine_whose_options_say_that_k_adapts_conforms(
+    declared: Drafting | None, folders: Folders, models: Models
+) -> None:
+    """It drafts up to four tokens where one is requested; its worker says nothing of that."""
+    engine = InProcess(served(folders, None, 4))
+    under_test = EngineUnderTest(engine, models[0], prompts(3), [STOP], 1, declared)
+    (statistics,) = [each for each in conformance(under_test) if each.test == "statistics"]
+    assert statistics.passed == (declared is not None), statistics.found
 
 
 def test_all_faults_around_the_sampler_are_tested() -> None:
