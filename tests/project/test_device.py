@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -301,3 +302,13 @@ def test_nothing_is_left_behind() -> None:
     with emulated() as device:
         assert numbers().tolist() == [1.0, 2.0, 3.0, 4.0]
         assert device.counts.waited("other") == 1
+
+
+@pytest.mark.parametrize("checkout", ["spsbench", "torch"])
+def test_a_site_does_not_depend_on_what_the_checkout_is_called(
+    device: Device, tmp_path: Path, checkout: str
+) -> None:
+    code = compile("x[0].item()", str(tmp_path / checkout / "tests" / "script.py"), "exec")
+    with device.step("here"):
+        exec(code, {"x": numbers()})
+    assert device.counts.waits["here", "script.py:1", "item"] == 1

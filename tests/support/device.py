@@ -34,6 +34,7 @@ import runpy
 import sys
 import threading
 import time
+import unittest
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -47,6 +48,8 @@ from unittest import mock
 import torch
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import spsbench
 
 CUDA = torch.device("cuda", 0)
 GIB = 1 << 30
@@ -710,16 +713,22 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 _perf_counter = time.perf_counter
-_OWN = ("/torch/", "/support/device.py", "/contextlib.py", "/unittest/")
+_PACKAGE = Path(spsbench.__file__).parent
+_OWN = (
+    Path(torch.__file__).parent,
+    Path(unittest.__file__).parent,
+    Path(contextlib.__file__),
+    Path(__file__),
+)
 
 
 @cache
 def _place(code: CodeType) -> tuple[str, bool] | None:
     """(The file's name, whether it is spsbench's); None of what is torch's or this file's."""
-    file = code.co_filename
-    if "/spsbench/" in file:
-        return file.rpartition("/spsbench/")[2], True
-    return None if any(part in file for part in _OWN) else (file.rpartition("/")[2], False)
+    file = Path(code.co_filename)
+    if file.is_relative_to(_PACKAGE):
+        return file.relative_to(_PACKAGE).as_posix(), True
+    return None if any(map(file.is_relative_to, _OWN)) else (file.name, False)
 
 
 def _site() -> str:
