@@ -102,8 +102,8 @@ class Code(YamlTask):
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
         Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` says; one
-        that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
-        (``spsbench.parts.judge``).
+        that was begun continues its prompt. The programs run in a sandbox, and so do their tests, which
+        a stranger may have written (``spsbench.parts.judge``).
         """
         problems = [self.problem(prompt) for prompt in prompts]
         completions = []

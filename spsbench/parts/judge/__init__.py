@@ -1,7 +1,7 @@
 """Judging programs that a model wrote; see SECURITY.md.
 
-A program runs in a sandbox (``inside``), its tests outside of it (``check``): the judge calls the
-program's function by messages over two pipes and compares plain data.
+A program and its tests run in a sandbox (``inside``), in a process each: tests call the program's function by
+messages, which the judge passes on, and compare plain data.
 """
 
 from spsbench.parts.judge.isolation import IsolationLevel, probe, sandbox_level

@@ -21,7 +21,7 @@ from typing import Any
 
 import spsbench
 from spsbench.base import UsageError
-from spsbench.parts.judge import verdict
+from spsbench.parts.judge.inside import labels
 from spsbench.parts.judge.verdict import Seeds
 
 # The judge keeps its deadlines itself; beyond this its process hangs.
@@ -49,12 +49,7 @@ class WorkerProcess:
         """Send a job and wait for its answer ``{"result", "cpu_s"}``."""
         if self._process is None:
             raise WorkerFailure("the judge's process is gone")
-        line = self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n")
-        if not line and self._process.wait() == -signal.SIGPROF:
-            # The judge computed in C with an answer, deaf to its alarm, until the kernel ended it.
-            self.restart()
-            return {"result": verdict.TIMED_OUT, "cpu_s": float(job["timeout_s"])}
-        return _reply(line, "result")
+        return _reply(self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n"), "result")
 
     def restart(self) -> None:
         """Start the process in place of any earlier one."""
@@ -204,7 +199,7 @@ def judging_fault(layers: Collection[str], *more: tuple[str, str, bool]) -> str 
             job = {"problem": problem, "completion": _PROGRAM, "timeout_s": _TIMEOUT_S}
             seeds = Seeds.of(secrets.token_bytes(16), "canary")
             result = worker.ask({**job, "seeds": asdict(seeds)})["result"]
-            if (result == verdict.PASSED) is not right:
+            if (result == labels.PASSED) is not right:
                 return str(result).removeprefix("failed: AssertionError: ")
     except (WorkerFailure, ProblemFailure) as failure:
         return str(failure)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from spsbench.base import SpsbenchError
-from spsbench.parts.judge import verdict
+from spsbench.parts.judge.inside import labels
 from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
 from spsbench.parts.judge.samples import PROBLEM_FIELDS, WholeProgram
 from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
@@ -59,7 +59,7 @@ def judge_all(
         again = _Work(iter(starved))
         _run(again, 1, level)
         work.results |= again.results
-    results = {key: ProgramVerdict(result == verdict.PASSED, result) for key, result in work.results.items()}
+    results = {key: ProgramVerdict(result == labels.PASSED, result) for key, result in work.results.items()}
     return [results[key] for key in work.keys]
 
 
@@ -128,7 +128,7 @@ def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
             reply = _ask_twice(job.message, worker)
             result = str(reply["result"])
             cpu_s = float(reply["cpu_s"])
-            if result == verdict.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
+            if result == labels.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
                 work.starved.append(job)
             work.results[job.key] = result
             job = work.take()

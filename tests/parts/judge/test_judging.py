@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from spsbench.base.errors import SpsbenchError
-from spsbench.parts.judge import isolation, judge, judge_all, judging, probe, verdict
+from spsbench.parts.judge import isolation, judge, judge_all, judging, probe
+from spsbench.parts.judge.inside import labels
 from spsbench.parts.judge.isolation import LEVELS, WorkerFailure, WorkerProcess
 from spsbench.parts.judge.sandbox import Sandbox, SandboxFailure, mark
 from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
@@ -54,22 +55,22 @@ def test_verdicts_keep_the_order_of_the_input() -> None:
     verdicts = judge([PROBLEM] * 5, completions, timeout_s=1.0, workers=2)
     assert [v.passed for v in verdicts] == [False, True, False, False, True]
     assert verdicts[0].result == "failed: AssertionError: sign"
-    assert verdicts[2].result == verdict.TIMED_OUT
+    assert verdicts[2].result == labels.TIMED_OUT
     assert verdicts[3].result.startswith("failed: SyntaxError: ")
 
 
 @pytest.mark.parametrize(
     ("completion", "result"),
     [
-        ("    return [0] * 10 ** 10\n", verdict.OUT_OF_MEMORY),
-        ("    return 0\nx = [0] * 10 ** 10\n", verdict.OUT_OF_MEMORY),
-        ("    import os\n    os._exit(0)\n", verdict.ENDED),
+        ("    return [0] * 10 ** 10\n", labels.OUT_OF_MEMORY),
+        ("    return 0\nx = [0] * 10 ** 10\n", labels.OUT_OF_MEMORY),
+        ("    import os\n    os._exit(0)\n", labels.ENDED),
         ("    raise ValueError('so')\n", "failed: ValueError: so"),
         ("    class Mine(Exception): pass\n    raise Mine('so')\n", "failed: Mine: so"),
         ("    exit()\n", "failed: NameError: name 'exit' is not defined"),
         ("    return 2 * x\ndel double\n", "failed: NameError: name 'double' is not defined"),
         ("    return 2 * x\ndouble = 3\n", "failed: TypeError: 'int' object is not callable"),
-        ("    return 2 * x\nimport colorsys, sqlite3, numpy\n", verdict.PASSED),
+        ("    return 2 * x\nimport colorsys, sqlite3, numpy\n", labels.PASSED),
         ("    return input()\n", "failed: OSError"),
     ],
 )
@@ -117,9 +118,9 @@ def test_a_timeout_without_a_fair_share_of_the_cpu_is_judged_again_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [
-        {"result": verdict.TIMED_OUT, "cpu_s": 1.0},
-        {"result": verdict.TIMED_OUT, "cpu_s": 2.9},
-        {"result": verdict.PASSED, "cpu_s": 2.0},
+        {"result": labels.TIMED_OUT, "cpu_s": 1.0},
+        {"result": labels.TIMED_OUT, "cpu_s": 2.9},
+        {"result": labels.PASSED, "cpu_s": 2.0},
     ]
     started = fake_workers(monkeypatch, answers)
     verdicts = judge([PROBLEM] * 2, [RIGHT, HANGING], timeout_s=3.0, workers=1)
@@ -128,7 +129,7 @@ def test_a_timeout_without_a_fair_share_of_the_cpu_is_judged_again_alone(
 
 
 def test_pairs_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_workers(monkeypatch, [{"result": verdict.PASSED, "cpu_s": 0.0}] * 50)
+    fake_workers(monkeypatch, [{"result": labels.PASSED, "cpu_s": 0.0}] * 50)
     taken = []
 
     def pairs() -> Iterator[judging.Pair]:
@@ -173,21 +174,21 @@ def test_helpers_of_the_prompt_are_the_prompts_own(worker: WorkerProcess) -> Non
 @pytest.mark.parametrize("swallow", ["except Exception", "except BaseException"])
 def test_a_test_cannot_swallow_the_end_of_the_program(worker: WorkerProcess, swallow: str) -> None:
     test = f"def check(candidate):\n    try:\n        candidate(1)\n    {swallow}:\n        pass\n"
-    assert worker.ask(job("    import os\n    os._exit(0)\n", test=test))["result"] == verdict.ENDED
-    assert worker.ask(job(HANGING, 0.3, test=test))["result"] == verdict.TIMED_OUT
+    assert worker.ask(job("    import os\n    os._exit(0)\n", test=test))["result"] == labels.ENDED
+    assert worker.ask(job(HANGING, 0.3, test=test))["result"] == labels.TIMED_OUT
 
 
 def test_a_test_that_is_too_slow_times_out(worker: WorkerProcess) -> None:
     test = "def check(candidate):\n    while True:\n        pass\n"
-    assert worker.ask(job(RIGHT, 0.3, test=test))["result"] == verdict.TIMED_OUT
+    assert worker.ask(job(RIGHT, 0.3, test=test))["result"] == labels.TIMED_OUT
 
 
 @pytest.mark.thorough
-def test_a_test_deaf_to_its_alarm_times_out(worker: WorkerProcess) -> None:
+def test_a_test_that_computes_in_c_times_out(worker: WorkerProcess) -> None:
     test = "import itertools\ndef check(candidate):\n    sum(itertools.repeat(candidate(1)))\n"
     before = pid_of(worker)
-    assert worker.ask(job(RIGHT, 0.2, test=test))["result"] == verdict.TIMED_OUT
-    assert pid_of(worker) != before
+    assert worker.ask(job(RIGHT, 0.2, test=test))["result"] == labels.TIMED_OUT
+    assert pid_of(worker) == before
     assert worker.ask(job(RIGHT))["result"] == "passed"
 
 

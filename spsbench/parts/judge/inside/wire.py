@@ -1,4 +1,4 @@
-"""What passes between judge and program, and nothing else: plain data as tagged JSON, over a pipe.
+"""What passes between judge, tests and program, and nothing else: plain data as tagged JSON, over a pipe.
 
 JSON's own scalars stand for themselves; everything else is ``[tag, content]``. An object of
 another type crosses as its type's name alone (``Opaque``), so one that lies in ``__eq__`` vanishes
@@ -235,7 +235,7 @@ class PipeClosed(Exception):
 
 
 class TooLong(Exception):
-    """A message announces more than ``MAX_BYTES``."""
+    """A message announces more than is accepted."""
 
 
 class DeadlinePassed(BaseException):
@@ -253,7 +253,7 @@ def send(descriptor: int, message: bytes, deadline: float | None = None) -> None
             raise PipeClosed from None
 
 
-def receive(descriptor: int, deadline: float | None = None) -> bytes:
+def receive(descriptor: int, deadline: float | None = None, most_bytes: int = MAX_BYTES) -> bytes:
     """Read one message, in one call if it is there: each side waits for the other's before it sends again."""
     message = bytearray()
     wanted = 4
@@ -261,7 +261,7 @@ def receive(descriptor: int, deadline: float | None = None) -> bytes:
         message += _some(descriptor, deadline)
         if wanted == 4 <= len(message):
             size = int.from_bytes(message[:4], "big")
-            if size > MAX_BYTES:
+            if size > most_bytes:
                 raise TooLong
             wanted += size
     if len(message) > wanted:

