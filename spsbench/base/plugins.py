@@ -60,9 +60,9 @@ class Registry(dict[str, Kind]):
         if name in self:
             return self[name]
         flag = flag or self._flag
-        path, _, attribute = name.rpartition(":")
-        modules = {} if path.endswith(".py") else self._modules()
-        if path.endswith(".py"):
+        modules = {} if names_file(name) else self._modules()
+        if names_file(name):
+            path, _, attribute = name.rpartition(":")
             kind = _from_file(Path(path), attribute, flag)
         elif name in modules:
             kind = importlib.import_module(modules[name]).KIND
@@ -127,6 +127,11 @@ class OptionedKind:
         if kind.check is not None:
             kind.check(options, flag or self.FLAG)
         return options
+
+
+def names_file(name: str) -> bool:
+    """Return whether a name stands for a Python file, which is executed: ``path/to/file.py:attribute``."""
+    return name.rpartition(":")[0].endswith(".py")
 
 
 def unknown(name: str, known: Iterable[str], flag: str, more: str = "", sort: str = "") -> UsageError:

@@ -102,7 +102,10 @@ RUN: Panels = {
             "Of a user's turns ask first, last, all (after the file's answers), or own: each after the arm's "
             "own. Default: last of `messages`; own of mt-bench, which only `run` asks."
         ),
-        "--trust": "Let the settings of somebody else's run import files, start commands and ask servers.",
+        "--trust": (
+            "Let the settings of somebody else's run import files, start commands, ask servers and leave the "
+            "sandbox."
+        ),
     },
     SAMPLING: {
         "--temperature T": "Temperature, above 0. Default: the sampling's.",

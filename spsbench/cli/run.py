@@ -153,7 +153,7 @@ def measure(options: RunOptions) -> None:
         hint(ready.recommendation, quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
-        spread = () if on is None else ("--on", on)
+        spread = (*(() if on is None else ("--on", on)), *(("--unsafe-exec",) if config.unsafe_exec else ()))
         continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)
         with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
             outcome = carry_out(
@@ -163,13 +163,13 @@ def measure(options: RunOptions) -> None:
         say(f"Everything is in {outcome.directory}", quiet=quiet)
         if not is_trusted(outcome.summary):
             purpose = "To settle it" if is_undecided(outcome.summary) else "To time it again"
-            again = resume_command(outcome.directory, "--remeasure", "10min")
+            again = resume_command(outcome.directory, "--remeasure", "10min", *spread)
             say(f"{purpose}, when less else runs: {again}", quiet=quiet)
         report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
         say(f"Figures and a page with every token: {report}", quiet=quiet)
         _judge(outcome.summary, gates, options.expect)
         if not outcome.complete:
-            raise _incomplete(outcome.summary, directory)
+            raise _incomplete(outcome.summary, directory, *spread)
 
 
 def resume_command(directory: Path, *more: str) -> str:
@@ -256,7 +256,7 @@ def _has_samples(directory: Path) -> bool:
     return journal.is_file() and journal.stat().st_size > 0
 
 
-def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
+def _incomplete(summary: Summary, directory: Path, *more: str) -> IncompleteError:
     """How many sequences failed or are missing, and the error that most of them failed with."""
     from spsbench.store import read_frames
 
@@ -266,9 +266,10 @@ def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
     if not errors.empty:
         text = next(iter(str(errors.index[0]).splitlines()), "").rstrip(".")
         most = f"; {errors.iloc[0]} with: {text}"
+    again = resume_command(directory, *more)
     return IncompleteError(
         f"of the sequences {failed} failed and {missing} are missing{most}.",
-        remedy=f"{directory / 'samples.jsonl'} says why; `{resume_command(directory)}` tries them again.",
+        remedy=f"{directory / 'samples.jsonl'} says why; `{again}` tries them again.",
     )
 
 

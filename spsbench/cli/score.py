@@ -183,9 +183,12 @@ def score_run(options: ScoreOptions, judging: Judging) -> None:
 
     run = options.run_or_samples
     read_run(run)  # what is not a run is refused before torch is imported
-    from spsbench.cli.run import show_summary
     from spsbench.config import resolve
-    from spsbench.config.resolve import require_trusted
+    from spsbench.config.trust import require_trusted
+
+    config = resolve({"extract": options.extract}, run / "config.yaml")
+    require_trusted(config, ("task",), run, trust=options.trust)
+    from spsbench.cli.run import show_summary
     from spsbench.parts.judge import sandbox_level
     from spsbench.runner import finalize
     from spsbench.runner import score as score_outputs
@@ -194,8 +197,6 @@ def score_run(options: ScoreOptions, judging: Judging) -> None:
     from spsbench.tasks.metrics.registry import records
 
     with RunStore.open(run, writable=True) as store:
-        config = resolve({"extract": options.extract}, run / "config.yaml")
-        require_trusted(config, ("task",), run, trust=options.trust)
         task = load_task(
             config.task,
             unsafe_exec=options.unsafe_exec,

@@ -15,8 +15,9 @@ from spsbench.base.plugins import unknown
 from spsbench.cli.console import prose, say
 from spsbench.cli.options import RunOptions
 from spsbench.config import MaterialSettings, RunConfig, resolve
-from spsbench.config.resolve import remember, require_trusted, typed_settings, untyped_code
+from spsbench.config.resolve import typed_settings
 from spsbench.config.together import refuse_together
+from spsbench.config.trust import remember, require_trusted, untyped_code
 
 if TYPE_CHECKING:
     from spsbench.engines.arms import TaskAndArms
@@ -46,14 +47,21 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     beside = {"expect": asked.expect, "on": asked.on, "processes": asked.processes}
     split = config.ranks if config.ranks > 1 else None
     refuse_together("run", beside | {"tensor_parallel": split, "until": config.until})
-    if settings is None:
+    folder = settings.parent if settings is not None else _run_of(asked.config)
+    if folder is None:
         remember(config)
     else:
         theirs = untyped_code([*flags, *(text.partition("=")[0] for text in overrides)])
-        require_trusted(config, theirs, settings.parent, trust=asked.trust)
+        require_trusted(config, theirs, folder, trust=asked.trust)
     if asked.on is None:
         require_cpus(config.threads)
     return config
+
+
+def _run_of(settings: Path | None) -> Path | None:
+    """Return the run directory that a file of settings lies in; None for one that a user wrote."""
+    inside = settings is not None and (settings.parent / "run.json").is_file()
+    return settings.parent if settings is not None and inside else None
 
 
 def read_material(

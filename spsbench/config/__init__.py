@@ -32,8 +32,10 @@ from spsbench.config.models import (
 )
 from spsbench.config.resolve import resolve
 from spsbench.config.together import is_given, refuse_together
+from spsbench.config.trust import CODE, code_in, require_typed
 
 __all__ = [
+    "CODE",
     "MAX_BATCH",
     "MAX_K",
     "NGRAMS",
@@ -45,6 +47,7 @@ __all__ = [
     "PaperConfig",
     "RunConfig",
     "chosen_backend",
+    "code_in",
     "is_file_name",
     "is_given",
     "list_pairs",
@@ -57,6 +60,7 @@ __all__ = [
     "parse_ks",
     "read_yaml",
     "refuse_together",
+    "require_typed",
     "resolve",
     "resolve_material",
     "validate",

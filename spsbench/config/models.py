@@ -22,6 +22,8 @@ from spsbench.config.former import as_now
 from spsbench.config.processing import ProcessingSettings
 
 AUTO, NONE = "auto", "none"
+UNSAFE = "unsafe"
+"""Of ``score``: programs run even where no sandbox holds."""
 Turns = Literal["first", "last", "all", "own"]
 """Of what a user says in a conversation, which turns are asked and after whose answers."""
 QUANTISED = {"int8": 8, "int4": 4}
@@ -533,7 +535,7 @@ class RunConfig(Limits):
     @property
     def unsafe_exec(self) -> bool:
         """Return whether generated programs run even without a sandbox."""
-        return self.score == "unsafe"
+        return self.score == UNSAFE
 
     @property
     def shard_index(self) -> tuple[int, int]:

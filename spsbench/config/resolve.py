@@ -1,21 +1,13 @@
 """The settings of a run from all their sources: defaults < protocol < config file < flags < ``--set``.
 
 A protocol that is typed is a flag: its limits are above those of the file.
-
-The settings of a folder may import, start or ask only what this user has typed before: a ``config.yaml`` is
-code where it names a Python file, a task's YAML (whose metrics may be Python files), a command, or a server,
-which is sent the user's key. What is typed is remembered as a hash of it and of the folder in which it was
-typed, in ``spsbench/typed`` of ``XDG_STATE_HOME`` (``~/.local/state``), outside of every run. So one's own
-runs go on as they are, also moved or merged, and a stranger's need ``--trust``.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -23,7 +15,6 @@ import yaml
 
 from spsbench.base.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TREE_RULE
 from spsbench.base.errors import UsageError, as_typed
-from spsbench.base.files import ordinary
 from spsbench.base.records import Spec, number, seconds_of
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
 from spsbench.config.former import as_now, merged, with_beam_options
@@ -299,69 +290,3 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
     if isinstance(pair, PairConfig):
         pair = pair.model_dump(mode="json")
     return pair
-
-
-_CODE = ("task", "drafters", "rules", "policies", "engines")
-"""Settings that may name code, a command or a server."""
-
-
-def untyped_code(names: Iterable[str]) -> list[str]:
-    """Settings that may name code and were not typed, of the options and keys of ``--set`` that were."""
-    typed = {field_of(name) for name in names}
-    return [field for field in _CODE if field not in typed]
-
-
-def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, trust: bool) -> None:
-    """Refuse settings of a folder that name code which this user never typed; with ``trust`` remember it."""
-    if trust:
-        remember(config)
-        return
-    typed = _typed()
-    if unknown := [name for name in _code_in(config, fields) if _hash(name) not in typed]:
-        raise UsageError(
-            f"the settings of {folder} would import, start or ask {', '.join(map(as_typed, unknown))}, "
-            "which you have not typed on this machine.",
-            flag="--trust",
-            remedy="Look at it first, then add --trust if the folder is yours or you trust its author.",
-        )
-
-
-def remember(config: RunConfig) -> None:
-    """Note the code that settings name as typed by this user, where that can be written."""
-    typed = _typed()
-    if new := [_hash(name) for name in _code_in(config, _CODE) if _hash(name) not in typed]:
-        with suppress(OSError):
-            _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(_file(), "a", opener=ordinary) as file:
-                file.write("".join(f"{each}\n" for each in new))
-
-
-def _code_in(config: RunConfig, fields: Sequence[str]) -> list[str]:
-    values = (getattr(config, field) for field in fields)
-    names = [str(name) for value in values for name in ([value] if isinstance(value, str) else value)]
-    return [
-        name
-        for name in names
-        if ".py:" in name
-        or name.endswith((".yaml", ".yml"))
-        or name.startswith(("worker:", "openai:"))
-        or ":python=" in name
-    ]
-
-
-def _hash(name: str) -> str:
-    """Hash a name and the folder that it is relative to."""
-    here = "" if Path(name).is_absolute() or name.startswith("openai:") else Path.cwd()
-    return sha256(f"{here}\0{name}".encode(errors="surrogateescape")).hexdigest()
-
-
-def _file() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "spsbench/typed"
-
-
-def _typed() -> Container[str]:
-    try:
-        with open(_file(), opener=ordinary) as file:
-            return set(file.read().split())
-    except OSError:
-        return ()

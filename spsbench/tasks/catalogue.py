@@ -9,6 +9,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.paths import data_dir
 from spsbench.base.plugins import Registry
 from spsbench.config.models import Turns
+from spsbench.config.trust import TASK_ENDINGS
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind
@@ -47,7 +48,7 @@ def load_task(
 
     A YAML file ends in .yaml or .yml; see ``spsbench.tasks.prompts``.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped().get(name)
+    path = Path(name) if name.endswith(TASK_ENDINGS) else _shipped().get(name)
     if path is None and not is_prompts_file(name) and (Path(name).is_dir() or Path(name).is_file()):
         raise _unread(name)
     task: Task

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, UsageError, make_folder, require_makeable, results_dir
 from spsbench.cli import Common, asks, continued_by, options, present, say, written
-from spsbench.config import is_given, refuse_together
+from spsbench.config import CODE, code_in, is_given, refuse_together, require_typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,6 +54,7 @@ class PaperOptions(Common):
     backend: str | None
     out: Path | None
     resume: Path | None
+    trust: bool
 
 
 @asks(
@@ -189,6 +190,21 @@ def options_before(wanted: PaperOptions) -> dict[str, Any]:
     return {}
 
 
+def require_own(wanted: PaperOptions, code: Mapping[str, Any]) -> None:
+    """Refuse what a directory that was begun would run beside what is typed; note what is typed.
+
+    Args:
+        code: settings of a run that may name code.
+    """
+    typed = {"task": wanted.task, "drafters": wanted.pair, "score": wanted.unsafe_exec}
+    place = wanted.resume or wanted.out
+    begun = place is not None and bool(options_before(wanted))
+    theirs = {name: value for name, value in code.items() if begun and not typed.get(name)}
+    if place is not None:
+        require_typed(code_in(theirs), place, trust=wanted.trust)
+    require_typed(code_in({name: code[name] for name in {*code} - {*theirs}}), Path(), trust=True)
+
+
 def settings_of(study: PaperStudy) -> dict[str, Any]:
     """Return the fields of ``RunConfig`` that every run of a paper takes as they were typed."""
     return {name: value for name in OF_EVERY_RUN if (value := getattr(study, name)) is not None}
@@ -266,6 +282,8 @@ def reproduce_chen(wanted: PaperOptions) -> None:
     refuse_together("paper", {**vars(wanted), CHEN: CHEN})
     study = study_of(wanted)
     configs = [settings(part, study) for part in PARTS]
+    for config in configs:
+        require_own(wanted, {name: getattr(config, name) for name in CODE})
     require_located(configs[0].pair)  # of every part
     say("Checking tasks, data and models", quiet=wanted.quiet)
     from spsbench.runner import plan
@@ -322,6 +340,8 @@ def reproduce_leviathan(wanted: PaperOptions) -> None:
     refuse_together("paper", {**vars(wanted), "leviathan": wanted.of})
     study = study_of(wanted)
     setup = Setup(setup_of(study), study)
+    for task in setup.paper.tasks.values():
+        require_own(wanted, {"task": task})
     say("Checking tasks, data and models", quiet=wanted.quiet)
     plans = setup.plans()
     directory = paper_directory(wanted.resume or wanted.out, setup.paper.name)

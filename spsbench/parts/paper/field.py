@@ -78,7 +78,8 @@ def measure_field(options: RunOptions) -> None:
     make_folder(directory / FIELD, "--out")
     for task, config in configs.items():
         write_text(directory / FIELD / f"{task}.yaml", config.to_yaml())
-    continued_by(lambda: _resume(directory))
+    unsafe = any(config.unsafe_exec for config in configs.values())
+    continued_by(lambda: _resume(directory, unsafe=unsafe))
     for task, why in failures.items():
         say(f"{task} is left out: {why}", quiet=options.quiet)
     measured: dict[str, Measured] = {}
@@ -103,7 +104,7 @@ def measure_field(options: RunOptions) -> None:
     _judge(measured, plans, gates)
     if not page["complete"]:
         short = [*failures, *(part["task"] for part in page["tasks"] if not part["complete"])]
-        remedy = f"`{_resume(directory)}` tries again."
+        remedy = f"`{_resume(directory, unsafe=unsafe)}` tries again."
         raise IncompleteError(f"not measured in full: {', '.join(short)}.", remedy=remedy)
 
 
@@ -120,8 +121,8 @@ def _judge(measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: S
         raise GateFailed(f"{'; '.join(failed)}.", flag="--fail-on")
 
 
-def _resume(directory: Path) -> str:
-    return written("run", "--resume", str(directory))
+def _resume(directory: Path, *, unsafe: bool) -> str:
+    return written("run", "--resume", str(directory), *(("--unsafe-exec",) if unsafe else ()))
 
 
 def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:

@@ -19,7 +19,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.protocol import Ask, Load, Sampling
 from spsbench.base.records import Arm, SamplingParams, Spec
 from spsbench.config import resolve
-from spsbench.config.resolve import remember, require_trusted
+from spsbench.config.trust import remember, require_trusted
 from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.registry import find_peer, peer_in
 
@@ -208,7 +208,7 @@ def test_tables_have_the_environments_name() -> None:
 def test_a_folder_of_others_starts_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     config = resolve({"task": "xsum", "engines": "vllm:python=/home/me/mine/bin/python"})
-    with pytest.raises(UsageError, match="would import, start or ask vllm:python="):
+    with pytest.raises(UsageError, match="would run engine: vllm:python="):
         require_trusted(config, ("engines",), tmp_path, trust=False)
     remember(config)
     require_trusted(config, ("engines",), tmp_path, trust=False)
