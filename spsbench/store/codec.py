@@ -31,7 +31,7 @@ class Field(NamedTuple):
     """How a field of a ``Sample`` (or of its ``Generation``) stands in a line of the journal and in a table.
 
     Attributes:
-        kind: what JSON holds, and the type of the table's column; see ``_HOLDS`` and ``tables``.
+        kind: what JSON holds, and the type of the table's column; see ``checks`` and ``tables``.
         null: it may be None.
         later: lines of the first versions lack it, which means ``without``.
         sparse: a line without a value leaves it out.
@@ -131,7 +131,7 @@ def _inflate(packed: str, due: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
         values = inflater.decompress(b64decode(packed, validate=True), due + 1)
-    except zlib.error as problem:
+    except (ValueError, zlib.error) as problem:
         raise ValueError(f"token_evidence ({problem})") from problem
     if not inflater.eof and len(values) <= due:
         raise ValueError("token_evidence is cut short")
@@ -171,29 +171,6 @@ def decode_sample(row: Row) -> Sample:
     return Sample(generation=Generation(tokens, **of_generation), **values)
 
 
-def check_sample(row: Row) -> None:
-    """Raise ValueError, KeyError or TypeError for a row that is not a sample."""
-    for name, field in FIELDS.items():
-        value = field.of(row, name)
-        if value is None:
-            _require(field.null, name)
-        elif field.kind in _HOLDS:
-            _require(isinstance(value, _HOLDS[field.kind]) and not isinstance(value, bool), name)
-    numbers = (row["losslessness"] or {}).values()
-    _require(all(number is None or isinstance(number, (int, float)) for number in numbers), "losslessness")
-    _check_columns(row["loops"], LOOP_KINDS)
-    _check_columns(row["trace"], TRACE_KINDS)
-    unpack_evidence(row.get("token_evidence"), len(row["token_ids"]))
-    _hypotheses(row.get("hypotheses") or [])
-
-
-def check_scores(row: Row) -> None:
-    """Raise ValueError or KeyError for a row that gives no scores to a sample."""
-    names = isinstance(row["example_id"], str) and isinstance(row["arm"], str)
-    _require(names and type(row["sample_index"]) is int, "key")
-    _require(isinstance(row["scores"], dict), "scores")
-
-
 def _hypotheses(rows: list[Row]) -> list[Hypothesis]:
     return [
         Hypothesis(tuple(row["tokens"]), float(row["score"]), float(row["log_prob"]), row["reason"])
@@ -219,31 +196,6 @@ def _records(columns: dict[str, list[Any] | None], names: Mapping[str, str]) -> 
     filled = ([None] * count if columns.get(name) is None else columns[name] or [] for name in names)
     return zip(*filled, strict=True)
 
-
-def _check_columns(columns: Any, names: Mapping[str, str]) -> None:
-    if columns is None:
-        return
-    values = [columns.get(name) if name in LATER_LOOP_COLUMNS else columns[name] for name in names]
-    lengths = {len(column) for column in values if column is not None}
-    _require(
-        len(lengths) == 1 and all(column is None or isinstance(column, list) for column in values), "columns"
-    )
-
-
-def _require(condition: bool, what: str) -> None:
-    if not condition:
-        raise ValueError(what)
-
-
-_HOLDS: dict[str, Any] = {
-    "string": str,
-    "text": str,
-    "int32": int,
-    "float64": (int, float),
-    "map": dict,
-    "list": list,
-}
-"""The types of JSON; text may hold what cannot be stored, names never do."""
 
 _ENCODED: dict[str, Callable[[Any], Any]] = {
     # Without lone surrogates, which neither UTF-8 nor Parquet can hold.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.base.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.files import disk_error, ordinary, replacing
 
 Row = dict[str, Any]
@@ -21,10 +21,13 @@ Digest = Callable[[Row], Any]
 
 
 class _Line(NamedTuple):
+    """A line of the file, by its number from 1; ``damage`` says what is wrong with it, if anything."""
+
+    number: int
     offset: int
     text: bytes
     digest: Any
-    """None if the line is damaged."""
+    damage: str | None
 
 
 class Journal:
@@ -90,7 +93,7 @@ class Journal:
         self.digests: dict[int, Any] = {}
         damaged = []
         for line in _lines(self.path, self._digest):
-            if line.digest is None:
+            if line.damage is not None:
                 damaged.append(line)
             else:
                 self.digests[line.offset] = line.digest
@@ -100,7 +103,9 @@ class Journal:
         """Raise for damage that is more than a last line still being written."""
         if damaged and (len(damaged) > 1 or damaged[0].text.endswith(b"\n")):
             remedy = f"--resume {self.path.parent} sets such lines aside and makes their samples again."
-            raise SpsbenchError(f"{self.path} is damaged at byte {damaged[0].offset}.", remedy=remedy)
+            more = f", and so are {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
+            where = f"{self.path} is damaged in line {damaged[0].number}"
+            raise UsageError(f"{where} ({damaged[0].damage}){more}.", flag="RUN", remedy=remedy)
 
     def _set_aside(self, damaged: list[_Line]) -> None:
         """Move damaged lines to a file beside the journal."""
@@ -114,7 +119,7 @@ class Journal:
                 file.truncate(last.offset)
                 return
         with replacing(self.path) as new:
-            new.writelines(line.text for line in _lines(self.path, self._digest) if line.digest is not None)
+            new.writelines(line.text for line in _lines(self.path, self._digest) if line.damage is None)
         self._scan()
 
     def _end_last_line(self) -> None:
@@ -137,17 +142,25 @@ def _lines(path: Path, digest: Digest) -> Iterator[_Line]:
         return
     offset = 0
     with open(path, "rb", opener=ordinary) as file:
-        for text in file:
-            yield _Line(offset, text, _digested(text, digest))
+        for number, text in enumerate(file, start=1):
+            yield _Line(number, offset, text, *_digested(text, digest))
             offset += len(text)
 
 
-def _digested(text: bytes, digest: Digest) -> Any:
+def _digested(text: bytes, digest: Digest) -> tuple[Any, str | None]:
+    """Return what a line comes to, or None and what is wrong with it."""
     try:
         row = json.loads(text)
-        return digest(row) if isinstance(row, dict) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    except (ValueError, RecursionError) as problem:
+        return None, f"no JSON: {problem}"
+    if not isinstance(row, dict):
+        return None, "no JSON object"
+    try:
+        return digest(row), None
+    except ValueError as problem:
+        return None, str(problem)
+    except (KeyError, TypeError, OverflowError) as problem:
+        return None, f"{type(problem).__name__}: {problem}"
 
 
 def _number(value: Any) -> Any:

@@ -20,7 +20,7 @@ import yaml
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
 from spsbench.base.records import PARTLY, PROGRAM, SHARD, Prompt, Sample, ran_as_program
-from spsbench.store import codec, opening, tables, timings
+from spsbench.store import checks, codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (
     CONFIG_FILE,
@@ -196,16 +196,16 @@ class RunStore:
         return map(codec.decode_sample, self._rows())
 
     def frames(self) -> tables.Frames:
-        """Return the run's tables: from Parquet if it shows the present journal, else from the journal."""
+        """Return the run's tables: from Parquet if it was made of the present journal, else from that."""
         journal_exists = (self.directory / SAMPLES_FILE).exists()
-        stored = tables.read_tables(self.directory, _stamp(self.directory) if journal_exists else None)
+        stored = tables.read_tables(self.directory, self._state() if journal_exists else None)
         arrow_tables = tables.build_tables(self._rows()) if stored is None else stored
         return tables.to_frames(arrow_tables, self.arms())
 
     def write_parquet(self) -> None:
         """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
-        stamp = _stamp(self.directory)
-        tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
+        state = self._state()
+        tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), state)
         if any(timing.attempt > 1 for timing in self._timings.values()):
             counted = {offset for offsets in self._counted_offsets.values() for offset in offsets}
             rows = zip(self._timings, self._journal.read(self._timings), strict=True)
@@ -228,6 +228,9 @@ class RunStore:
 
     def prompts(self) -> list[Prompt]:
         return codec.read_prompts(self.directory / PROMPTS_FILE)
+
+    def _state(self) -> tables.State:
+        return tables.state_of([self.directory / name for name in (SAMPLES_FILE, SCORES_FILE)])
 
     def _rows(self) -> Iterator[Row]:
         """Yield the row of every sample, in journal order, with its scores."""
@@ -258,19 +261,13 @@ def _key(row: Row) -> Key:
 
 
 def _timing(row: Row) -> Timing:
-    codec.check_sample(row)
+    checks.check_sample(row)
     return Timing.of(row)
 
 
 def _score(row: Row) -> tuple[Key, dict[str, float]]:
-    codec.check_scores(row)
+    checks.check_scores(row)
     return _key(row), row["scores"]
-
-
-def _stamp(directory: Path) -> str:
-    """Return the journals' sizes: they only grow, so equal sizes mean equal contents."""
-    paths = (directory / SAMPLES_FILE, directory / SCORES_FILE)
-    return "+".join(str(path.stat().st_size if path.exists() else 0) for path in paths)
 
 
 def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) -> None:

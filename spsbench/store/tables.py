@@ -6,18 +6,22 @@ and from Parquet, pass through the same Arrow tables and therefore agree to the 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from spsbench.base import axes
 from spsbench.base.environment import little_memory
-from spsbench.base.errors import SpsbenchError
+from spsbench.base.errors import UsageError
 from spsbench.base.files import ordinary, replacing
 from spsbench.base.records import UNRANKED, TokenEvidence
+from spsbench.store.checks import unsound_column
 from spsbench.store.codec import (
     EVIDENCE_KINDS,
     FIELDS,
@@ -72,7 +76,30 @@ _OPTIONAL = _LATER.keys() | LATER_LOOP_COLUMNS
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
 _TIMED = ("attempt", "order", "prefill_s", "decode_s", "new_tokens", "condition", "conditions", "error")
-_STAMP = b"spsbench_journal_bytes"
+_STAMP = b"spsbench_journal_blake2b"
+_SEAL = b"spsbench_tables_blake2b"
+"""Of ``arms.parquet``, which is written last: hashes of the other tables' files, as JSON."""
+
+
+class State(NamedTuple):
+    """What the journals hold: a hash of their bytes, and how many there are."""
+
+    stamp: str
+    size_bytes: int
+
+
+def state_of(journals: Sequence[Path]) -> State:
+    """Read the journals whole; a size would say nothing of a line that was changed in place."""
+    known = [path for path in journals if path.exists()]
+    digests = []
+    for path in known:
+        with open(path, "rb", opener=ordinary) as file:
+            digests.append(f"{path.name} {_digest(file)}")
+    return State(", ".join(digests), sum(path.stat().st_size for path in known))
+
+
+def _digest(file: BinaryIO) -> str:
+    return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=32)).hexdigest()  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +150,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
                 evidence.add(index, {"position": range(len(ids)), "token_id": ids} | known)
         except (ValueError, TypeError, OverflowError) as problem:
             key = row["example_id"], row["sample_index"], row["arm"]
-            raise SpsbenchError(f"the journal's sample {key} is damaged ({problem}).") from problem
+            raise UsageError(f"the journal's sample {key} is damaged ({problem}).", flag="RUN") from problem
     arrays = {}
     for name, kind in SAMPLE_COLUMNS.items():
         column: Iterable[Any] = samples[name]
@@ -132,7 +159,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
         try:
             arrays[name] = pa.array(column, type=_arrow_type(kind))
         except (ValueError, TypeError, OverflowError) as problem:
-            raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
+            raise UsageError(f"a sample in the journal is damaged ({problem}).", flag="RUN") from problem
     if all(name is None for name in samples["conversation"]):
         arrays = {name: column for name, column in arrays.items() if name not in _OF_CONVERSATIONS}
     table = pa.table(arrays)
@@ -162,23 +189,29 @@ def _cell(row: Row, name: str) -> Any:
     return row.get(name, _LATER[name]) if name in _LATER else row[name]
 
 
-def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], stamp: str) -> None:
-    """Write the tables as Parquet, each atomically; ``stamp`` is the state of the journal they show.
+def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], state: State) -> None:
+    """Write the tables as Parquet, each atomically; ``state`` is that of the journal they show.
 
-    ``arms.parquet`` is for other readers: here ``run.json`` says what the arms are.
+    ``arms.parquet`` is for other readers, since here ``run.json`` says what the arms are; and it seals the
+    others.
     """
     import pyarrow.parquet as pq
 
-    tables = {"arms": arms_table(arms), **tables}
-    for name in ("arms", *NAMES):
+    digests: dict[str, str] = {}
+    tables = {**tables, "arms": arms_table(arms)}
+    for name in (*NAMES, "arms"):
+        metadata = {_STAMP: state.stamp} | ({_SEAL: json.dumps(digests)} if name == "arms" else {})
+        path = directory / f"{name}.parquet"
         # Open files, since pyarrow takes no path that is not UTF-8.
-        with replacing(directory / f"{name}.parquet") as file:
+        with replacing(path) as file:
             pq.write_table(
-                tables[name].replace_schema_metadata({_STAMP: stamp}),
+                tables[name].replace_schema_metadata(metadata),
                 file,
                 compression="zstd",
                 write_page_checksum=True,
             )
+        with open(path, "rb", opener=ordinary) as file:
+            digests[name] = _digest(file)
 
 
 def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
@@ -199,31 +232,69 @@ def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
-    """Return the tables from Parquet; None if one is missing, damaged or of another state than ``stamp``."""
+def read_tables(directory: Path, state: State | None) -> dict[str, Any] | None:
+    """Return the tables from Parquet; None if one is missing, damaged, or not what was made of the journal.
+
+    Args:
+        state: of the journal; None if there is none, where the tables are all that is left of a run.
+
+    Raises:
+        UsageError: there is no journal, and a table holds a number that no line of one may hold.
+    """
+    import pyarrow as pa
+
+    seal = {} if state is None else _seal(directory, state.stamp)
+    optional = _OPTIONAL if state is None else set(_OF_CONVERSATIONS)
+    tables: dict[str, Any] = {}
+    for name in NAMES:
+        path = directory / f"{name}.parquet"
+        if name == "evidence" and state is None and not path.exists():
+            continue  # of an earlier version, and no journal to read
+        try:
+            with open(path, "rb", opener=ordinary) as file:
+                if state is not None and _digest(file) != seal.get(name):
+                    return None
+                # Each row is at least a byte of the journal.
+                table = _read(file, most_rows=math.inf if state is None else state.size_bytes)
+        except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
+            return None
+        if table is None or not _is_whole(name, table, optional):
+            return None
+        if (column := unsound_column(name, table)) is not None:
+            if state is not None:
+                return None
+            why = f"{path} is damaged (its column {column} holds what is no such number)."
+            raise UsageError(why, flag="RUN", remedy="Restore the file, or samples.jsonl beside it.")
+        tables[name] = table
+    return tables
+
+
+def _read(file: BinaryIO, most_rows: float) -> Any:
+    """Return a table from a Parquet file; None if it has more rows."""
+    import pyarrow.parquet as pq
+
+    file.seek(0)
+    parquet = pq.ParquetFile(file, page_checksum_verification=True)
+    if parquet.metadata.num_rows > most_rows:
+        return None
+    with little_memory():
+        table = parquet.read()
+    table.validate(full=True)
+    return table
+
+
+def _seal(directory: Path, stamp: str) -> dict[str, str]:
+    """Return the hashes of the tables' files if they were made of the journal's present state, else {}."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables: dict[str, Any] = {}
-    for name in NAMES:
-        if name == "evidence" and stamp is None and not (directory / "evidence.parquet").exists():
-            continue  # of an earlier version, and no journal to read
-        try:
-            with open(directory / f"{name}.parquet", "rb", opener=ordinary) as file:
-                parquet = pq.ParquetFile(file, page_checksum_verification=True)
-                if stamp is not None and parquet.metadata.num_rows > sum(map(int, stamp.split("+"))):
-                    return None  # each row is at least a byte of the journal
-                with little_memory():
-                    table = parquet.read()
-            table.validate(full=True)
-        except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
-            return None
-        if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
-            return None
-        if not _is_whole(name, table, optional=set(_OF_CONVERSATIONS) if stamp is not None else _OPTIONAL):
-            return None
-        tables[name] = table
-    return tables
+    try:
+        with open(directory / "arms.parquet", "rb", opener=ordinary) as file:
+            metadata = pq.ParquetFile(file).schema_arrow.metadata or {}
+        seal = json.loads(metadata.get(_SEAL, b"{}"))
+    except (OSError, ValueError, RecursionError, pa.ArrowException):
+        return {}
+    return seal if metadata.get(_STAMP) == stamp.encode() and isinstance(seal, dict) else {}
 
 
 def _is_whole(name: str, table: Any, optional: AbstractSet[str]) -> bool:
