@@ -64,4 +64,5 @@ def _apart(rows: Tensor, logits: Tensor, sampling: SamplingParams, slack: float)
     own = rows.double()
     moved = (own / own.sum(-1, keepdim=True) - law.probs).abs() / 2
     known = moved.masked_fill(law.doubtful, 0.0).sum(-1)
-    return Apart(moved.sum(-1), known > law.tolerance + _SUMMED)
+    # A distance that is NaN, by a fault of either forward, is not within anything.
+    return Apart(moved.sum(-1), ~(known <= law.tolerance + _SUMMED))

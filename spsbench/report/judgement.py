@@ -180,6 +180,11 @@ def alarms(summary: Summary) -> list[str]:
     ]
 
 
+def doubted_times(summary: Summary) -> list[str]:
+    """Return which times contradict an arm's loops, and which prompts have none, under all conditions."""
+    return list(summary.get("doubted_times") or [])
+
+
 def losslessness(summary: Summary) -> list[str]:
     """Return what is known of the SpS arms.
 

@@ -80,7 +80,7 @@ def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(summary))}", ""]
-    notes = [*judgement.alarms(summary), *judgement.weak(summary)]
+    notes = [*judgement.alarms(summary), *judgement.doubted_times(summary), *judgement.weak(summary)]
     lines += [f"**{escape(text)}**  " for text in notes]
     for answer, beside in why.verdicts(summary):
         lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
@@ -269,7 +269,8 @@ def figures(summary: Summary, run: Run) -> list[str]:
 
 def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
     yield [_title(summary, _table(summary, room)[1].common)]
-    yield [_text(line, "bold red") for line in judgement.alarms(summary)]
+    first = [*judgement.alarms(summary), *judgement.doubted_times(summary)]
+    yield [_text(line, "bold red") for line in first]
     verdict: Block = []
     for sentence, beside in why.verdicts(summary):
         verdict += [_text(sentence, "bold"), *([_text(beside)] if beside else [])]

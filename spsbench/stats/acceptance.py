@@ -100,10 +100,12 @@ def disagreement(loops: pd.DataFrame) -> float | None:
 
     Given the past, a test passes with probability beta, so accepted - beta sums to a martingale
     with variance sum beta (1 - beta), at most n alpha (1 - alpha). That bound makes the score
-    conservative: beyond 4 in magnitude, the recorded acceptance is not that of the rule.
+    conservative: beyond 4 in magnitude, the recorded acceptance is not that of the rule. It is of the loops
+    whose beta is known, so that one without it hides nothing of the others.
     """
-    tested, beta, accepted = (column(loops, name).sum() for name in ("tested", "beta_sum", "accepted"))
-    if not tested or not np.isfinite(beta):
+    known = np.isfinite(column(loops, "beta_sum"))
+    tested, beta, accepted = (column(loops, name)[known].sum() for name in ("tested", "beta_sum", "accepted"))
+    if not tested:
         return None
     mean = min(max(beta / tested, 0.0), 1.0)
     # The 1 keeps greedy arms (every beta 0 or 1, variance 0) from alarming on a float's last digit.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spsbench.base.errors import SpsbenchError
+from spsbench.base.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED
 from spsbench.stats.bootstrap import Floats, quantiles
 from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import Leakage, LogScore, TransformTest
@@ -42,12 +43,11 @@ DECIDED = "decisions"
 
 
 def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the sequences that carry one kind of evidence, and their sums added up per prompt."""
+    """Return the sequences that carry one kind of evidence, and their sums added up per prompt.
 
-    def is_own(name: str) -> bool:
-        return name.startswith(prefix) and not name.startswith(DECIDED)
-
-    carried, table = _carried(samples, f"{prefix}positions", is_own)
+    Those with sums that are ``not_finite`` are not among them.
+    """
+    carried, table = _carried(samples, f"{prefix}positions", _of_kind(prefix))
     sums = table.rename(columns=lambda name: name.removeprefix(prefix)) if prefix else table
     # Sequences from before sums over all positions were kept give those over positions with a choice.
     for name in ("score", "information", "var"):
@@ -58,8 +58,11 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
 
 
 def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return the sequences whose decisions were derived again, and the sums of the results."""
-    carried, sums_of = _carried(samples, DECIDED, lambda name: name.startswith(DECIDED))
+    """Return the sequences whose decisions were derived again, and the sums of the results.
+
+    Those with sums that are ``not_finite`` are not among them.
+    """
+    carried, sums_of = _carried(samples, DECIDED, _is_decision)
     if carried.empty:
         return carried, {}
     closest = f"{DECIDED}_closest"
@@ -67,22 +70,58 @@ def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
     return carried, sums | {closest: float(_column(sums_of, closest).min(initial=1.0))}
 
 
+def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[str]:
+    """Return the reason for an alarm where sums are NaN or infinite: of them nothing can be said.
+
+    They are those of one kind of evidence, with None those of the decisions. To leave them out without a word
+    would hide a fault of our own arithmetic, or of whoever wrote the run.
+    """
+    wrong: Counter[str] = Counter()
+    unsound = 0
+    for sums in _own_sums(samples, _is_decision if prefix is None else _of_kind(prefix)):
+        names = [name for name, value in sums.items() if not _is_finite(value)]
+        wrong.update(names)
+        unsound += bool(names)
+    if not wrong:
+        return []
+    listed = ", ".join(sorted(wrong)[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    return [f"{unsound} of {len(samples)} sequences have sums that are no finite numbers ({listed})"]
+
+
+def _of_kind(prefix: str) -> Callable[[str], bool]:
+    """Return whether a name is of one kind of evidence; those of the other kind begin with ``RESCORED``."""
+    other = () if prefix else (RESCORED, BEAM_LOG_PROB, BEAM_CLOSEST)
+    return lambda name: name.startswith(prefix) and not name.startswith((DECIDED, *other))
+
+
+def _is_decision(name: str) -> bool:
+    return name.startswith(DECIDED)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _own_sums(samples: pd.DataFrame, is_own: Callable[[str], bool]) -> list[dict[str, float]]:
+    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
+    return [
+        {name: number for name, number in value.items() if is_own(name)} if isinstance(value, dict) else {}
+        for value in values
+    ]
+
+
 def _carried(
     samples: pd.DataFrame, needed: str, is_own: Callable[[str], bool]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the sequences that have the sum ``needed``, and their own sums as columns."""
+    """Return the sequences that have the sum ``needed`` and finite ones alone, and these as columns."""
     import pandas as pd
 
-    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
-    sums = [value if isinstance(value, dict) else {} for value in values]
-    numbers = pd.Series([each.get(needed) for each in sums], dtype=object)
-    there = pd.to_numeric(numbers, errors="coerce").notna().to_numpy()
+    sums = _own_sums(samples, is_own)
+    there = np.array(
+        [each.get(needed) is not None and all(map(_is_finite, each.values())) for each in sums], dtype=bool
+    )
     carried = samples if there.all() else samples[there]
-    rows = [
-        {name: value for name, value in each.items() if is_own(name)}
-        for each, has in zip(sums, there, strict=True)
-        if has
-    ]
+    rows = [each for each, has in zip(sums, there, strict=True) if has]
     return carried, pd.DataFrame(rows, index=carried.index, dtype=np.float64)
 
 
@@ -105,7 +144,7 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
         return None
     total = float(information.sum())
     estimate = float(score.sum()) / total
-    variance = float(_column(prompts, f"{kind}_var").sum())
+    variance = max(0.0, float(_column(prompts, f"{kind}_var").sum()))
     n = len(prompts)
     rests = score - estimate * information
     model = math.sqrt(variance) / total

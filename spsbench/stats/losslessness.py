@@ -295,13 +295,14 @@ def evidence_of(
     """Judge an arm by one kind of evidence; ``exact``: a token of probability 0 proves a fault."""
     done = finished(samples)
     carried, prompts = evidence_stats.per_prompt(done, prefix)
-    if carried.empty:
+    unusable = evidence_stats.not_finite(done, prefix)
+    if carried.empty and not unusable:
         return None
     total = prompts.sum()
     tokens = int(carried["new_tokens"].sum())
     positions = int(total.get("positions", 0.0))
     greedy = positions == 0 and tokens > 0
-    log10 = evidence_stats.e_values(prompts)
+    log10 = evidence_stats.e_values(prompts) if len(prompts) else {"mean": 0.0}
     if log_e is not None:
         both = np.logaddexp(math.log(10) * log10["mean"], log_e) - math.log(2)
         log10 |= {"mean": float(both) / math.log(10), "bets": log_e / math.log(10)}
@@ -316,14 +317,17 @@ def evidence_of(
         "edge": int(total.get("edge", 0.0)),
         "greedy": greedy,
         "leakage": None if greedy else evidence_stats.leakage(prompts, everywhere=exact),
-        "log_score": evidence_stats.log_score(prompts),
-        "transform": evidence_stats.transform(prompts),
+        "log_score": evidence_stats.log_score(prompts) if len(prompts) else None,
+        "transform": evidence_stats.transform(prompts) if len(prompts) else None,
         "log10_e_value": log10.pop("mean"),
         "log10_e_values": log10,
         "verdict": OK,
         "reasons": [],
     }
     facts["verdict"], facts["reasons"] = _verdict_of_kind(facts, exact)
+    if unusable:
+        others = facts["reasons"] if facts["verdict"] == ALARM else []
+        facts["verdict"], facts["reasons"] = ALARM, [*unusable, *others]
     return facts
 
 
@@ -338,7 +342,8 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     """Return the results of deriving the decisions of an arm's sequences again."""
     done = finished(samples)
     carried, sums = evidence_stats.decisions(done)
-    if carried.empty:
+    unusable = evidence_stats.not_finite(done, None)
+    if carried.empty and not unusable:
         return None
     names = ("", "_rounding", "_contradicted", "_recorded", "_open")
     total, rounding, contradicted, recorded, open_ = (
@@ -351,7 +356,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         "decisions": total,
         "rounding": rounding,
         "contradicted": contradicted,
-        "closest": sums[f"{evidence_stats.DECIDED}_closest"],
+        "closest": sums.get(f"{evidence_stats.DECIDED}_closest", 1.0),
         "dtype": dtype,
         "exact": False,
         "recorded": recorded,
@@ -362,7 +367,8 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     target, draft = (rows_apart(sums, role) for role in ("target", "draft"))
     # Decisions derived from rows of 16 bits that the loop had not made itself: rounding turns a few.
     allowed = 0 if precise or target is not None else COARSE_TOLERANCE * total
-    reasons = [f"{contradicted} of {total} decisions contradict the models' rows"] * (contradicted > allowed)
+    reasons = unusable
+    reasons += [f"{contradicted} of {total} decisions contradict the models' rows"] * (contradicted > allowed)
     if target is not None:
         facts["target"] = target
         reasons += wrong_rows("target", target)
@@ -409,7 +415,7 @@ def wrong_rows(role: str, distances: RowsApart) -> list[str]:
         counted = f"{distances['beyond']} of {distances['rows']} rows of the {role}"
         return [f"{counted} contradict an independent forward"]
     rounding = distances["rounding"]
-    if rounding is not None and distances["apart"] > TOO_FAR * max(rounding, LEAST_ROUNDING):
+    if rounding is not None and not distances["apart"] <= TOO_FAR * max(rounding, LEAST_ROUNDING):
         far, alone = f"{distances['apart']:.1%}", f"{rounding:.1%}"
         return [f"the rows of the {role} lie {far} from an independent forward, rounding alone {alone}"]
     return []
@@ -532,8 +538,9 @@ def _same_results(both: Mapping[Any, Any], granted: float) -> bool | None:
     sides = ("_base", "_arm")
     first, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
     if first.keys() != again.keys():
-        closest = min(_fact(both[f"losslessness{side}"], BEAM_CLOSEST, math.inf) for side in sides)
-        return None if closest <= granted else False
+        # Of NaN nothing can be said, so that it explains nothing.
+        gaps = [_fact(both[f"losslessness{side}"], BEAM_CLOSEST, math.inf) for side in sides]
+        return None if any(gap <= granted for gap in gaps) else False
     apart = [abs(first[tokens]["log_prob"] - again[tokens]["log_prob"]) for tokens in first]
     place = {tokens: index for index, tokens in enumerate(again)}
     # How far apart those are whose order the other search has reversed.
@@ -568,17 +575,18 @@ def _fact(facts: Any, name: str, default: float) -> float:
 
 
 def _beam_scores(arm: pd.DataFrame, *, precise: bool) -> BeamScores | None:
-    """Compare a beam search's scores with an independent forward's."""
+    """Compare a beam search's scores with an independent forward's; one that is NaN contradicts it."""
     done = finished(arm)
-    scores = [
-        (int(tokens), _fact(facts, BEAM_LOG_PROB, math.nan) - _fact(facts, RESCORED_BEAM_LOG_PROB, math.nan))
+    both = {BEAM_LOG_PROB, RESCORED_BEAM_LOG_PROB}
+    known = [
+        (int(tokens), abs(facts[BEAM_LOG_PROB] - facts[RESCORED_BEAM_LOG_PROB]))
         for tokens, facts in zip(done["new_tokens"], done["losslessness"], strict=True)
+        if isinstance(facts, Mapping) and both <= facts.keys()
     ]
-    known = [(tokens, abs(apart)) for tokens, apart in scores if not math.isnan(apart)]
     if not known:
         return None
     return {
         "sequences": len(known),
-        "largest_difference": max(apart for _, apart in known),
-        "contradicted": sum(apart > slack(tokens, precise=precise) for tokens, apart in known),
+        "largest_difference": max((apart for _, apart in known if math.isfinite(apart)), default=0.0),
+        "contradicted": sum(not apart <= slack(tokens, precise=precise) for tokens, apart in known),
     }

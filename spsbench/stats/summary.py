@@ -29,6 +29,7 @@ from spsbench.stats.predict.roofline import ceiling
 from spsbench.stats.predict.verdict import verdicts
 from spsbench.stats.speedup import SEQUENCE, drifted, finished, halves, in_both, loops_of, pair, share_slower
 from spsbench.stats.surface import surfaces
+from spsbench.stats.times import doubts
 from spsbench.store.summary_types import (
     Acceptance,
     ArmRow,
@@ -144,6 +145,7 @@ def _summarise(
         "losslessness": judged,
         **_diagnostics(run, rows, evidence, alarmed),
         "contention": plain(lost),
+        "doubted_times": doubts(run.samples, run.loops, rows),
         "surfaces": sized,
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
@@ -158,6 +160,8 @@ def _summarise(
         ],
         "conditions": [],
     }
+    if not summary["doubted_times"]:
+        del summary["doubted_times"]
     if not sized:
         del summary["surfaces"]
     if not summary["by_turn"]:

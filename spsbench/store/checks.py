@@ -399,11 +399,12 @@ def _named(name: str) -> str:
 
 
 def _at_most(sums: Row, name: str, most: float) -> None:
-    """Demand a number from 0 to ``most``, rounding granted; what is not there or not finite is not judged."""
+    """Demand a number from 0 to ``most``; what is not there or not finite is not judged."""
     value = sums.get(name)
     if value is None or 0.0 <= value <= most or not math.isfinite(value) or not math.isfinite(most):
         return
-    _require(value, Bounds(-_ROUNDING, most + _ROUNDING * (1 + most)), _named(name))
+    # Sums of distances may pass a bound by rounding, and a decision's distance may be -1e-17.
+    _require(value, Bounds(-1e-12, most + _ROUNDING * (1 + most)), _named(name))
 
 
 def _check_kind(kind: _Kind, sums: Row, tokens: int) -> None:

@@ -860,7 +860,8 @@ class Diagnostics(TypedDict):
 class Summary(Labels, Diagnostics):
     """The content of ``summary.json``. ``conditions`` is empty for a run under one; of several, nothing that
     is a time stands outside of them. ``by_category`` is empty unless prompts are of several, ``by_turn`` is
-    there where later turns were asked, ``surfaces`` are of runs with several batch sizes."""
+    there where later turns were asked, ``surfaces`` are of runs with several batch sizes. ``doubted_times``
+    says which times contradict an arm's loops, and which prompts have none; not there if that is nothing."""
 
     schema_version: int
     rows: list[ArmRow]
@@ -869,6 +870,7 @@ class Summary(Labels, Diagnostics):
     parity: Parity | None
     losslessness: Losslessness | None
     contention: Contention
+    doubted_times: NotRequired[list[str]]
     surfaces: NotRequired[list[Surface]]
     token_sha256: str | None
     complete: bool
