@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, get_args
@@ -209,9 +210,11 @@ def _check_columns(
             raise ValueError(f"{name}.{column} is missing")
         if not (columns.get(column) is None and own.null):
             _check_column(columns.get(column), own, f"{name}.{column}")
-    lengths = {len(column) for column in columns.values() if isinstance(column, list)}
-    if len(lengths) != 1:
-        raise ValueError(f"{name} has columns of {' and '.join(map(str, sorted(lengths)))} values")
+    lengths = {column: len(values) for column, values in columns.items() if isinstance(values, list)}
+    if len({*lengths.values()}) > 1:
+        usual, _ = Counter(lengths.values()).most_common(1)[0]
+        other = next(column for column, length in lengths.items() if length != usual)
+        raise ValueError(f"{name}.{other} has {lengths[other]} values, the other columns {usual}")
     found: dict[str, Any] = columns
     return found
 

@@ -19,7 +19,7 @@ import yaml
 
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.records import PARTLY, PROGRAM, SHARD, Prompt, Sample, ran_as_program
+from spsbench.base.records import PARTLY, PROGRAM, SHARD, Generation, Prompt, Sample, ran_as_program
 from spsbench.store import checks, codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (
@@ -154,8 +154,17 @@ class RunStore:
             self._lock = None
 
     def append(self, sample: Sample) -> Timing:
-        """Write a finished or failed sample, which is on the disk when this returns; return its timing."""
+        """Write a finished or failed sample, which is on the disk when this returns; return its timing.
+
+        One whose line would be damaged has failed: a number that our own arithmetic got wrong stays seen.
+        """
         row = codec.encode_sample(sample)
+        try:
+            checks.check_sample(row)
+        except ValueError as problem:
+            sample.error, sample.scores, sample.conditions = f"its record is unsound: {problem}", {}, {}
+            sample.generation = Generation([], "", None, 0.0, 0.0, "error")
+            row = codec.encode_sample(sample)
         timing = self._timings[self._journal.append(row)] = Timing.of(row)
         for name in ("_counted_offsets", *(["_first_offsets"] if sample.attempt is None else [])):
             self.__dict__.pop(name, None)
