@@ -35,6 +35,7 @@ from spsbench.base.errors import as_typed as as_typed
 from spsbench.base.files import LONGEST_LINE_BYTES as LONGEST_LINE_BYTES
 from spsbench.base.files import make_folder as make_folder
 from spsbench.base.files import ordinary as ordinary
+from spsbench.base.files import read_file as read_file
 from spsbench.base.files import read_json as read_json
 from spsbench.base.files import replacing as replacing
 from spsbench.base.files import require_makeable as require_makeable

@@ -86,6 +86,94 @@ def _irregular(path: Path) -> UsageError:
     )
 
 
+MOST_BYTES = 128 << 20
+"""Of a file of somebody else's that is read whole; the largest in use, tokenizers, have 35 MB."""
+
+
+def open_file(path: Path, most_bytes: float = math.inf) -> BinaryIO:
+    """Open a file that a user names, or one of a folder that may be somebody else's, to read its bytes.
+
+    It never waits, as for a pipe that nobody writes to. Links are followed: the hub's cache consists of them.
+
+    Raises:
+        OSError: it is no ordinary file, or has more bytes.
+    """
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise _unusual(path) if problem.errno == errno.ENXIO else problem from None  # a socket
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _unusual(path)
+        if status.st_size > most_bytes:
+            reason = f"it has {status.st_size:,} bytes, and at most {int(most_bytes):,} are read"
+            raise OSError(errno.EFBIG, reason, str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def require_ordinary(path: Path, most_bytes: float = math.inf) -> None:
+    """Raise the OSError that ``open_file`` would raise, before a library opens the file by its path."""
+    open_file(path, most_bytes).close()
+
+
+def read_file(path: Path, most_bytes: float = MOST_BYTES) -> bytes:
+    """Return the bytes of a file, see ``open_file``."""
+    with open_file(path, most_bytes) as file:
+        return file.read()
+
+
+def _unusual(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is no ordinary file", str(path))
+
+
+DEEPEST = 100
+"""Levels of lists and objects in a file of settings or of records; what goes through them recurses."""
+_MOST_VALUES = 1_000_000
+_LARGEST = 1 << 63
+"""Of numbers in the files of a run: no count, size or seed is larger."""
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Return what a JSON text says: finite numbers that a table can hold, in at most ``DEEPEST`` levels.
+
+    Raises:
+        ValueError: it is no JSON, or beyond these bounds; the place is named as in ``arms[2].params.top_p``.
+    """
+    commas, brackets = (b",", (b"[", b"{")) if isinstance(text, bytes) else (",", ("[", "{"))
+    if text.count(commas) + sum(map(text.count, brackets)) > _MOST_VALUES:  # type: ignore[arg-type]
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it has more than {DEEPEST} levels") from None
+    require_bounded(content)
+    return content
+
+
+def require_bounded(content: Any, place: str = "") -> None:
+    """Raise the ValueError of ``parse_json`` for what was read from JSON or YAML."""
+    waiting = [(content, place, 0)]
+    while waiting:
+        value, place, level = waiting.pop()
+        if isinstance(value, (dict, list)):
+            if level == DEEPEST:
+                raise ValueError(f"{shortened(place, 60)} has more than {DEEPEST} levels")
+            inner: Any = value.items() if isinstance(value, dict) else enumerate(value)
+            dot = "." if place else ""
+            for key, each in inner:
+                name = f"{place}[{key}]" if isinstance(value, list) else f"{place}{dot}{key}"
+                waiting.append((each, name, level + 1))
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{place or 'it'} is {value}, no finite number")
+        elif type(value) is int and abs(value) >= _LARGEST:
+            raise ValueError(f"{place or 'it'} is a number of {len(str(abs(value)))} digits")
+
+
 LONGEST_LINE_BYTES = 64 << 20
 """Of a file that others wrote: some benchmarks write all that they know as one line."""
 _UNPACKED_BYTES = 64 << 20
@@ -95,14 +183,16 @@ _UNPACKED_TIMES = 100
 class _Bounded(io.RawIOBase):
     """Refuses lines that are too long, and what unpacks to far more than any text does."""
 
-    def __init__(self, file: BinaryIO, most_bytes: float) -> None:
-        self._file, self._left, self._line = file, most_bytes, 0
+    def __init__(self, file: BinaryIO, most_bytes: float, packed: BinaryIO | None = None) -> None:
+        self._file, self._left, self._line, self._packed = file, most_bytes, 0, packed
 
     def readable(self) -> bool:
         return True
 
     def close(self) -> None:
         self._file.close()
+        if self._packed is not None:
+            self._packed.close()
         super().close()
 
     def readinto(self, into: Any) -> int:
@@ -122,10 +212,12 @@ def opened(path: Path) -> BinaryIO:
     """Open a file of lines that a user names, unpacked if it ends in .gz; OSError where a bound is passed."""
     import gzip  # not at the top: every command imports this file
 
+    file = open_file(path)
     if path.suffix != ".gz":
-        return io.BufferedReader(_Bounded(path.open("rb"), math.inf))
-    most = max(_UNPACKED_BYTES, _UNPACKED_TIMES * path.stat().st_size)
-    return io.BufferedReader(_Bounded(gzip.open(path), most))  # type: ignore[arg-type]
+        return io.BufferedReader(_Bounded(file, math.inf))
+    most = max(_UNPACKED_BYTES, _UNPACKED_TIMES * os.fstat(file.fileno()).st_size)
+    unpacked = gzip.GzipFile(fileobj=file)
+    return io.BufferedReader(_Bounded(unpacked, most, packed=file))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -182,15 +274,20 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
+_MOST_JSON_BYTES = 32 << 20
+
+
 def read_json(path: Path, flag: str) -> dict[str, Any]:
     """Return the object in a JSON file of a run directory."""
     try:
         with open(path, "rb", opener=ordinary) as file:
-            content = json.load(file)
+            if os.fstat(file.fileno()).st_size > _MOST_JSON_BYTES:
+                raise ValueError(f"it has more than {_MOST_JSON_BYTES >> 20} MiB")
+            content = parse_json(file.read())
     except OSError as problem:
         why = f"{path} cannot be read ({problem.strerror})."
         raise UsageError(why, flag=flag, remedy="Name the directory of a run.") from problem
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         remedy = "Restore the file or start a new run."
         raise UsageError(f"{path} is damaged ({problem}).", flag=flag, remedy=remedy) from problem
     if not isinstance(content, dict):

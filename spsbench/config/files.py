@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spsbench.base.errors import UsageError, as_typed
-from spsbench.base.files import ordinary, shortened
+from spsbench.base.files import DEEPEST, open_file, ordinary, require_bounded, shortened
 from spsbench.base.paths import EMBEDDED, DataKind, data_dir
 from spsbench.base.plugins import unknown
 from spsbench.config.models import (
@@ -27,7 +27,8 @@ from spsbench.config.models import (
 )
 from spsbench.config.processing import ProcessingSettings
 
-_MOST_YAML, _MOST_ALIASES = 16 << 20, 16
+_MOST_YAML, _MOST_ALIASES, _MOST_EVENTS = 1 << 20, 16, 50_000
+"""Bytes, aliases and values of a file of settings: libyaml takes seconds for a megabyte of short values."""
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, where PyYAML was built with it: every command reads some files of settings."""
 
@@ -36,14 +37,14 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
     """Read a YAML file as a mapping; refuse unreadable files and nested aliases."""
     of_run = path.with_name("run.json").exists()  # it may be a pipe, or belong to another user
     try:
-        with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
-            text = file.read(_MOST_YAML + 1)
-            if len(text) > _MOST_YAML:
-                raise ValueError(f"it has more than {_MOST_YAML >> 20} MiB")
-            # Each alias may double what a reader goes through.
-            if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)) > _MOST_ALIASES:
-                raise ValueError(f"it has more than {_MOST_ALIASES} aliases")
-            content = yaml.load(text, _Loader)
+        with open(path, "rb", opener=ordinary) if of_run else open_file(path) as file:
+            read = file.read(_MOST_YAML + 1)
+        if len(read) > _MOST_YAML:
+            raise ValueError(f"it has more than {_MOST_YAML >> 20} MiB")
+        text = read.decode("utf-8")
+        _require_plausible(text)
+        content = yaml.load(text, _Loader)
+        require_bounded(content)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
         remedy = "Give the path of a YAML file."
@@ -55,6 +56,23 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings.", flag=flag, remedy="Write one `key: value` per line.")
     return {str(key): value for key, value in content.items()}
+
+
+def _require_plausible(text: str) -> None:
+    """Raise ValueError for YAML that takes much more memory, time or stack than its size says.
+
+    The loader recurses in C, where a level too many ends the process; the parser does not.
+    """
+    aliases = level = 0
+    for number, event in enumerate(yaml.parse(text, _Loader)):
+        aliases += isinstance(event, yaml.AliasEvent)
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if aliases > _MOST_ALIASES:  # each may double what a reader goes through
+            raise ValueError(f"it has more than {_MOST_ALIASES} aliases")
+        if level > DEEPEST:
+            raise ValueError(f"it has more than {DEEPEST} levels")
+        if number > _MOST_EVENTS:
+            raise ValueError(f"it has more than {_MOST_EVENTS:,} values")
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_serializer
 
 from spsbench.base.errors import UsageError
+from spsbench.base.files import read_file
 from spsbench.base.plugins import require_grammars, unknown
 from spsbench.base.records import Processing, number
 
@@ -35,7 +36,7 @@ def _words(text: str) -> str:
     if not _WRITTEN_OUT.fullmatch(text):  # a file system takes no name as long as a list of ids may be
         path = Path(text)
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            lines = read_file(path).decode("utf-8-sig").splitlines()
         except OSError as error:
             raise ValueError(str(error)) from error
         text = ",".join(line for line in lines if line.strip())
@@ -51,10 +52,9 @@ def _ids(text: str) -> tuple[tuple[int, ...], ...]:
 def _schema(text: str) -> str:
     """Return the schema's content, so that a run's settings hold it."""
     try:
-        schema = json.loads(
-            text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8-sig")
-        )
-    except OSError as error:
+        written = text if text.lstrip().startswith("{") else read_file(Path(text)).decode("utf-8-sig")
+        schema = json.loads(written)
+    except (OSError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if not isinstance(schema, dict):
         raise ValueError(text)

@@ -226,10 +226,25 @@ class _OutputHead:
 
 
 def _read(draft: TrainedDraft, name: str, shape: tuple[int, ...], target: CausalLM) -> Tensor:
-    weight = draft.stored.read(name)
-    if weight.shape != shape:
-        raise ValueError(f"{name} has the shape {weight.shape}, not {shape}")
-    return torch.from_numpy(weight.copy()).to(target.device, target.dtype)
+    if (there := draft.stored.shape(name)) != shape:
+        raise ValueError(f"{name} has the shape {there}, not {shape}")
+    return torch.from_numpy(draft.stored.read(name).copy()).to(target.device, target.dtype)
+
+
+def _require_stored(draft: TrainedDraft, config: Any) -> None:
+    """Raise ValueError for layers whose stored matrices have other sizes, before any is allocated."""
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        layer = AutoModel.from_config(config).layers[0]
+    is_wide = draft.kind == EAGLE3  # its attention reads an embedding beside a state
+    prefix = "layers.0." if is_wide else "model.layers.0."
+    for name, part in layer.state_dict().items():
+        due = tuple(part.shape)
+        if is_wide and name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            due = (due[0], 2 * due[1])
+        if (there := draft.stored.shape(f"{prefix}{name}")) != due:
+            raise ValueError(f"{prefix}{name} has the shape {there}, not {due}")
 
 
 def _body(draft: TrainedDraft, target: CausalLM) -> Any:
@@ -247,6 +262,7 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
         raise ValueError(
             f"its layer is {config.hidden_size} wide, the target's states are {target.embedding_shape[1]}"
         )
+    _require_stored(draft, config)
     body = AutoModel.from_config(config, dtype=target.dtype)
     prefix = "model."
     if draft.kind == EAGLE3:
@@ -433,7 +449,7 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
             flag=flag,
             remedy="Use --backend torch.",
         ) from reason
-    except (KeyError, ValueError, RuntimeError) as fault:
+    except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as fault:
         missing = isinstance(fault, KeyError)
         reason_of = f"it has no {fault.args[0]}" if missing else next(iter(str(fault).splitlines()), "")
         raise UnavailableError(

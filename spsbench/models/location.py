@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base.errors import UnavailableError
+from spsbench.base.files import read_file
 from spsbench.base.paths import embedded_dir
 from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
@@ -67,7 +68,7 @@ def stated_config(model: ModelRef, flag: str) -> Mapping[str, Any]:
     folder = local_folder(name, flag)
     file = _of_hub(model, flag) if folder is None else folder / _CONFIG
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_file(file))
     except (OSError, ValueError, RecursionError):
         return {}  # what reads it says how
     return content if isinstance(content, dict) else {}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.files import read_file
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.models.causal_lm import skeleton
 from spsbench.models.memory import DTYPES, Weights, available_bytes
@@ -191,7 +192,7 @@ class PlacedLM(TorchLM):
 def _read_map(path: Path) -> Modules:
     """Read a device map from a JSON file: devices by the names of modules."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path))
     except OSError as error:
         raise UsageError(
             f"{path} is neither a strategy nor a readable file.",

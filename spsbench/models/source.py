@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from spsbench.base.environment import little_memory
 from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.files import open_file, read_file
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of, read_origin, settings_of_unconverted
@@ -23,47 +24,18 @@ from spsbench.models.downloads import pinned
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import MODEL, is_trained
 from spsbench.models.location import local_folder
+from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import TrainedDraft, embedding_fingerprint, layer_config, read_trained
 
-_MOST_BYTES = 128 << 20  # of config.json and tokenizer files; the largest in use have 35 MB
-
-_MOST_LAYERS, _WIDEST = 2_000, 1 << 24
-_WIDTHS = ("size", "dim", "d_model", "d_ff", "heads", "experts", "n_embd", "n_inner", "n_head")
 _MOST_GROWTH = 4_096
 """Characters that a tokenizer's rules may make of one, and tokens that it may add to a text."""
-
-
-def _require_bounded_file(path: Path, name: str, flag: str) -> None:
-    if path.stat().st_size > _MOST_BYTES:
-        raise _too_much(name, flag, f"{path.name} has {path.stat().st_size:,} bytes", _MOST_BYTES)
-
-
-def require_bounded_config(content: Any, name: str, flag: str) -> None:
-    """Refuse a configuration of more layers or wider ones than is plausible, at any depth."""
-    for key, value in _numbers(content):
-        counts_layers = "layer" in key or key in ("depth", "num_blocks")
-        most = _MOST_LAYERS if counts_layers else _WIDEST if key.endswith(_WIDTHS) else value
-        if value > most:
-            raise _too_much(name, flag, f"its {key} is {value:,}", most)
-
-
-def _numbers(content: Any) -> Iterator[tuple[str, int]]:
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            if isinstance(value, (int, float)) and value == value:
-                yield str(key), int(min(value, 1e30))
-            else:
-                yield from _numbers(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _numbers(value)
 
 
 def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
     """Refuse a tokenizer.json whose rules make a long text of a short one."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_file(file))
         parts = {part: content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}
         grown = {part: _most_growth(rules) for part, rules in parts.items()}
         grown["post_processor"] = _most_added_tokens(content.get("post_processor"))
@@ -77,7 +49,7 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
         return  # damaged: what reads it says how
     for part, factor in grown.items():
         if factor > _MOST_GROWTH:
-            raise _too_much(
+            raise too_much(
                 name, flag, f"the {part} of its {file.name} makes {factor:,} of one", _MOST_GROWTH
             )
 
@@ -119,14 +91,6 @@ def _most_added_tokens(rules: Any) -> int:
     ]
     return sum(sizes.get(piece.get("id"), 1) for piece in written) + _most_added_tokens(
         rules.get("processors")
-    )
-
-
-def _too_much(name: str, flag: str, what: str, most: int) -> UnavailableError:
-    return UnavailableError(
-        f"{name} is not a plausible model: {what}, and at most {most:,} is read.",
-        flag=flag,
-        remedy="Check where it comes from.",
     )
 
 
@@ -302,38 +266,18 @@ def unconverted_tokenizers(models: Sequence[tuple[str, str | None, str]]) -> lis
         ]
 
 
-_SETTINGS = (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-)
-
-
 def _require_bounded(location: str, revision: str | None, name: str, flag: str) -> None:
     """Refuse a model whose settings alone would take all memory or an hour to build."""
     from transformers import PretrainedConfig
     from transformers.utils.hub import cached_file
 
-    files = [Path(location) / file for file in _SETTINGS] if Path(location).is_dir() else []
-    for file in filter(Path.is_file, files):
-        _require_bounded_file(file, name, flag)
+    require_ordinary_files(Path(location), name, flag)
     content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
     require_bounded_config(content, name, flag)
     cached = cached_file(
         location, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False
     )
     if cached is not None:
-        _require_bounded_file(Path(cached), name, flag)
         require_bounded_tokenizer(Path(cached), name, flag)
 
 
@@ -458,7 +402,7 @@ def fingerprint(location: str, revision: str | None = None) -> str:
     for path in sorted(p for p in folder.iterdir() if p.suffix in _FINGERPRINTED):
         size = path.stat().st_size
         digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
+        with open_file(path) as file:
             digest.update(file.read(_PROBE_BYTES))
             file.seek(max(size - _PROBE_BYTES, 0))
             digest.update(file.read())

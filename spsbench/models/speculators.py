@@ -8,7 +8,7 @@ Heads on several layers, and the format's other algorithms, read what is not kep
 from __future__ import annotations
 
 import copy
-import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,16 @@ from torch import Tensor, nn
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import EAGLE3
-from spsbench.models.trained import MadeFor, TrainedDraft, require_vocabulary
+from spsbench.models.kinds import EAGLE3, is_trained
+from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
+from spsbench.models.trained import (
+    MadeFor,
+    TrainedDraft,
+    read_settings,
+    read_vocabulary,
+    require_consistent,
+    require_vocabulary,
+)
 
 CONFIG = "config.json"
 LAYER = "transformer_layer_config"
@@ -64,11 +72,13 @@ class WideLayer(nn.Module):
 
 def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
     """Read such a folder; None where there is no configuration of that format."""
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        kind = config["speculators_model_type"]
-    except (OSError, ValueError, TypeError, KeyError):
+    if is_trained(folder) or not os.path.lexists(folder / CONFIG):
         return None
+    require_ordinary_files(folder, str(folder), flag)
+    config = read_settings(folder / CONFIG, flag)
+    if (kind := config.get("speculators_model_type")) is None:
+        return None
+    require_bounded_config(config, str(folder), flag)
     layer, reads = config.get(LAYER), config.get(READS)
     layer = layer if isinstance(layer, dict) else {}
     norms = config.get("norm_before_fc") or config.get("fc_norm")
@@ -89,6 +99,8 @@ def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
             )
     try:
         hidden, vocab_size = int(layer["hidden_size"]), int(layer["vocab_size"])
+        if not (0 < hidden <= WIDEST and 0 < vocab_size <= WIDEST):
+            raise ValueError(f"hidden_size is {hidden:,}, vocab_size {vocab_size:,}")
         name = str(config["speculators_config"]["verifier"]["name_or_path"])
     except (KeyError, TypeError, ValueError) as fault:
         raise UnavailableError(
@@ -100,14 +112,12 @@ def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
     flags = {field: bool(config.get(field)) for field in ("norm_before_residual", "norm_output")}
     with typed_errors(str(folder), flag):
         stored, ids = Checkpoint(folder), None
-        if D2T in stored:
-            from safetensors import safe_open
-
-            with safe_open(stored.tensors[D2T].file, framework="numpy") as file:
-                offsets = file.get_tensor(D2T).astype(np.int64)
+        if (offsets := read_vocabulary(stored, D2T, vocab_size)) is not None:
             ids = np.arange(len(offsets)) + offsets
             require_vocabulary(folder, ids, vocab_size, flag)
-    return TrainedDraft(folder, EAGLE3, target, layer | flags | {READS: reads}, 0, ids, stored)
+    draft = TrainedDraft(folder, EAGLE3, target, layer | flags | {READS: reads}, 0, ids, stored)
+    require_consistent(draft, flag)
+    return draft
 
 
 def require_last_layer(draft: TrainedDraft, config: Any, flag: str) -> None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +18,22 @@ import numpy.typing as npt
 from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
+from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import DESCRIPTION, KINDS, MEDUSA, is_trained
+from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
 VOCABULARY = "vocabulary"
 
 _ROWS = 64
+
+MOST_HEADS = 64
+"""Of one draft: each proposes one token, and no lookahead is longer (``MAX_K`` of the settings)."""
+_SETTINGS_BYTES = 1 << 20
+"""Of a draft's description, which is a configuration and some numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +105,88 @@ def _fingerprint(rows: Floats) -> str:
 
 def read_trained(folder: Path, flag: str) -> TrainedDraft:
     """Read a folder's description, its list of weights and its vocabulary."""
+    require_ordinary_files(folder, str(folder), flag)
     description = _described(folder, flag)
     config, heads = None, 0
     try:
-        made = description["target"]
-        hidden, vocab_size = int(made["hidden"]), int(made["vocab_size"])
-        target = MadeFor(str(made["name"]), hidden, vocab_size, str(made["embedding"]))
-        if description["kind"] != MEDUSA:
-            config = dict(description["config"])
-        elif (heads := int(description["heads"])) < 1:
-            raise ValueError("no heads")
-    except (KeyError, TypeError, ValueError):
-        _refuse(folder, f"its {DESCRIPTION} does not say all that it must", flag)
+        made = _field(description, "target", dict)
+        target = MadeFor(
+            _field(made, "name", str),
+            _count(made, "hidden", WIDEST),
+            _count(made, "vocab_size", WIDEST),
+            _field(made, "embedding", str),
+        )
+        if description["kind"] == MEDUSA:
+            heads = _count(description, "heads", MOST_HEADS)
+        else:
+            config = dict(_field(description, "config", dict))
+    except ValueError as fault:
+        _refuse(folder, f"its {DESCRIPTION} does not say all that it must: {fault}", flag)
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
-        vocabulary = None
-        if VOCABULARY in stored:
-            from safetensors import safe_open
-
-            with safe_open(folder / WEIGHTS, framework="numpy") as file:
-                vocabulary = file.get_tensor(VOCABULARY).astype(np.int64)
+        vocabulary = read_vocabulary(stored, VOCABULARY, target.vocab_size)
     if not stored.tensors:
         _refuse(folder, f"it has no {WEIGHTS}", flag)
     if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
         _refuse(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
     if vocabulary is not None:
         require_vocabulary(folder, vocabulary, target.vocab_size, flag)
-    return TrainedDraft(folder, description["kind"], target, config, heads, vocabulary, stored)
+    draft = TrainedDraft(folder, description["kind"], target, config, heads, vocabulary, stored)
+    require_consistent(draft, flag)
+    return draft
+
+
+def _field(told: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return a value of a description; ValueError if it is not there or of another type."""
+    value = told.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{name} is {as_typed(value)}")
+    return value
+
+
+def _count(told: Mapping[str, Any], name: str, most: int) -> int:
+    value: int = _field(told, name, int)
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} is {value:,}, and a whole number from 1 to {most:,} is read")
+    return value
+
+
+def read_vocabulary(stored: Checkpoint, name: str, vocab_size: int) -> npt.NDArray[np.int64] | None:
+    """Return the whole numbers under a name, at most one for each token; None without that tensor."""
+    if name not in stored:
+        return None
+    tensor = stored.tensors[name]
+    if tensor.size > vocab_size or not tensor.kind.startswith(("I", "U")):
+        raise ValueError(f"{name} has {tensor.size:,} values of {tensor.kind}, for {vocab_size:,} tokens")
+    from safetensors import safe_open
+
+    with safe_open(tensor.file, framework="numpy") as file:
+        return np.asarray(file.get_tensor(name)).astype(np.int64)
+
+
+_LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+_MEDUSA_HEAD = re.compile(r"heads\.(\d+)\.weight")
+
+
+def require_consistent(draft: TrainedDraft, flag: str) -> None:
+    """Refuse a description that its own weights contradict: it counts what is built, before a weight is read.
+
+    Raises:
+        UnavailableError: it says another number of heads or layers than are stored, or sizes beyond any.
+    """
+    name = str(draft.folder)
+    pattern, what, said = _MEDUSA_HEAD, "heads", draft.heads
+    if draft.kind != MEDUSA:
+        require_bounded_config(draft.config, name, flag)
+        with typed_errors(name, flag):
+            config = layer_config(draft)
+        pattern, what, said = _LAYER, "layers", config.num_hidden_layers
+    there = {int(match[1]) for tensor in draft.stored.tensors if (match := pattern.match(tensor))}
+    if there != set(range(said)):
+        why = f"of {said:,} {what} that it describes {len(there & set(range(said))):,} are stored"
+        if len(there) > said:
+            why = f"it stores {len(there):,} {what} and describes {said:,}"
+        _refuse(draft.folder, why, flag)
 
 
 def layer_config(draft: TrainedDraft) -> Any:
@@ -140,14 +202,10 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
     """Read and check the description of a trained draft."""
     if not is_trained(folder):
         _refuse(folder, f"it has no {DESCRIPTION}", flag)
-    try:
-        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        description = None
-    if not isinstance(description, dict):
-        _refuse(folder, f"its {DESCRIPTION} cannot be read", flag)
-    if description.get("format") != FORMAT:
-        why = f"{folder} is of format {description.get('format')}; this version reads format {FORMAT}."
+    description = read_settings(folder / DESCRIPTION, flag)
+    if type(description.get("format")) is not int or description["format"] != FORMAT:
+        told = as_typed(description.get("format"))
+        why = f"{folder} is of format {told}; this version reads format {FORMAT}."
         raise UsageError(why, flag=flag, remedy="Train it again with this version.")
     if description.get("kind") not in KINDS:
         remedy = f"Known kinds are {', '.join(KINDS)}."
@@ -155,6 +213,18 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
             f"{folder} is of the kind {as_typed(description.get('kind'))}.", flag=flag, remedy=remedy
         )
     return description
+
+
+def read_settings(file: Path, flag: str) -> dict[str, Any]:
+    """Return the object in a draft's file of settings."""
+    try:
+        content = parse_json(read_file(file, _SETTINGS_BYTES).decode("utf-8"))
+        fault = None if isinstance(content, dict) else "it holds no object"
+    except (ValueError, OSError) as problem:
+        fault = getattr(problem, "strerror", None) or str(problem)
+    if fault is not None:
+        _refuse(file.parent, f"its {file.name} cannot be read ({fault})", flag)
+    return dict(content)
 
 
 def require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:

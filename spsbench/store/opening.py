@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from spsbench.base import files
 from spsbench.base.errors import UsageError, as_typed
@@ -22,6 +21,8 @@ from spsbench.base.files import slug, unwritable
 from spsbench.base.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.store import codec
 from spsbench.store.journal import Row
+from spsbench.store.run_types import run_fault
+from spsbench.store.shape import fault_of
 from spsbench.store.summary_types import Conditions, Summary
 
 PROCESS = "process-"
@@ -107,130 +108,6 @@ def _show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class _Told(BaseModel):
-    # What is not named here is shown or kept as it is; runs of other ages may lack or add fields.
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _Arm(_Told):
-    arm: str
-    method: str
-    k: int = Field(ge=0)
-    engine: str
-    sampling: str
-
-
-class _Experts(_Told):
-    bytes: int = Field(ge=0)
-    count: int = Field(ge=1)
-    per_token: int = Field(ge=1)
-
-
-class _Model(_Told):
-    dtype: str | None = None
-    parameters: int | None = Field(default=None, ge=0)
-    forward_bytes: int | None = Field(default=None, ge=0)
-    kv_bytes_per_token: int | None = Field(default=None, ge=0)
-    experts: _Experts | None = None
-
-
-class _Models(_Told):
-    target: _Model | None = None
-    draft: _Model | None = None
-
-
-class _Engine(_Told):
-    engine: str
-    version: str | None
-    settings: dict[str, Any]
-    limits: list[str]
-    unseen: list[str]
-
-
-class _Metric(_Told):
-    higher_is_better: bool = True
-    margin: FiniteFloat = Field(default=0.01, gt=0)
-
-
-class _Condition(_Told):
-    workers_per_machine: int = Field(default=1, ge=1)
-
-
-class _Cpu(_Told):
-    model: str | None
-    usable_threads: int | None
-
-
-class _WorkersEnvironment(_Told):
-    cpu: _Cpu
-
-
-class _Worker(_Told):
-    session: int = 1
-    machine: str
-    condition: int = Field(ge=0)
-    environment: _WorkersEnvironment
-
-
-class _UsualEngine(_Told):
-    name: str
-    reason: str | None = None
-
-
-class _GpuState(_Told):
-    sm_clock_mhz: FiniteFloat | None = None
-    temperature_c: FiniteFloat | None = None
-
-
-class _Gpu(_Told):
-    device: str
-    name: str
-    driver: str | None = None
-    cuda: str | None = None
-    cudnn: str | None = None
-    capability: str | None = None
-    power_limit_w: FiniteFloat | None = None
-    power_limit_default_w: FiniteFloat | None = None
-    sm_clock_most_mhz: FiniteFloat | None = None
-    memory_bytes: int | None = Field(default=None, ge=0)
-    before: _GpuState | None = None
-    after: _GpuState | None = None
-    attention: dict[str, str] | None = None
-
-
-class _Run(_Told):
-    created_utc: str | None = None
-    task: str | None = None
-    task_label: str | None = None
-    headline_metric: str | None = None
-    metrics: dict[str, _Metric] | None = None
-    synthetic: bool = False
-    pair: str | None = None
-    tags: dict[str, str] | None = None
-    extract: str | None = None
-    arms: list[_Arm] | None = None
-    expected_sequences: int | dict[str, int] | None = None
-    verification_rule: str | dict[str, str | None] | None = None
-    target_mode: str | dict[str, str | None] | None = None
-    draft_mode: str | dict[str, str | None] | None = None
-    stages: dict[str, dict[str, str]] | None = None
-    engine_fallbacks: dict[str, str] | None = None
-    usual_engine: _UsualEngine | None = None
-    engines: dict[str, _Engine] | None = None
-    engines_left_out: dict[str, str] | None = None
-    models: _Models | None = None
-    bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
-    cache_bytes: int | None = Field(default=None, ge=0)
-    cache_shared: bool | None = None
-    device_peak_bytes: int | None = Field(default=None, ge=0)
-    conditions: list[_Condition] | None = None
-    gpu: _Gpu | None = None
-    workers: list[_Worker] | None = None
-    stolen_share: FiniteFloat | None = None
-    environment: dict[str, Any] | None = None
-    token_texts: dict[str, str] | None = None
-
-
 CONFIG_FILE = "config.yaml"
 PROMPTS_FILE = "prompts.jsonl"
 
@@ -278,13 +155,9 @@ def read_run(directory: Path, flag: str = "RUN") -> Row:
         remedy = f"Name a directory with a {RUN_FILE} in it" + (f", such as {parts[0]}." if parts else ".")
         raise UsageError(f"{directory} is not a run directory.", flag=flag, remedy=remedy)
     content = checked_schema(path)
-    try:
-        _Run.model_validate(content)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        why = f"{path} is damaged ({place}: {first['msg']})."
-        raise UsageError(why, flag="RUN", remedy="Restore the file or start a new run.") from problem
+    if fault := run_fault(content):
+        why = f"{path} is damaged ({fault})."
+        raise UsageError(why, flag=flag, remedy="Restore the file or start a new run.")
     return content
 
 
@@ -361,4 +234,9 @@ def write_summary(directory: Path, summary: Summary) -> None:
 
 def read_summary(directory: Path) -> Summary:
     """Read ``summary.json``; one that an earlier version wrote may lack keys that were added since."""
-    return cast("Summary", checked_schema(directory / SUMMARY_FILE))
+    path = directory / SUMMARY_FILE
+    content = checked_schema(path)
+    if fault := fault_of(content, Summary):
+        remedy = f"`spsbench report {directory}` writes it anew."
+        raise UsageError(f"{path} is damaged ({fault}).", flag="RUN", remedy=remedy)
+    return cast("Summary", content)

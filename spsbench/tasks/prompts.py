@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.files import opened
+from spsbench.base.files import open_file, opened
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.config.files import file_name
 from spsbench.tasks.conversation import Conversation, Message
@@ -144,7 +144,8 @@ def _first_record(path: Path) -> Any:
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
-        return parquet.read_schema(path).names
+        with open_file(path) as table:
+            return parquet.read_schema(table).names
     with opened(path) as file:
         if path.suffix == ".json":  # a list, of which only the beginning may be there
             start = file.read(1 << 20).decode(errors="ignore").lstrip("\ufeff \t\r\n")

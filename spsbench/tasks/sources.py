@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from spsbench.base.environment import little_memory
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.base.files import opened
+from spsbench.base.files import open_file, opened
 from spsbench.tasks.spec import HubSource
 
 T = TypeVar("T")
@@ -203,7 +203,8 @@ def _json_rows(path: Path) -> Iterator[DataRow]:
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file; UnavailableError if it is unreadable or is in another encoding."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        with open_file(path) as file:
+            return file.read().decode("utf-8-sig")
     except OSError as error:
         raise bad_data(f"{path} is unreadable ({error}).", "Check the file and its permissions.") from error
     except UnicodeDecodeError as error:
@@ -298,7 +299,7 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[DataRow]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file, little_memory():
+        with open_file(path) as opened_file, pq.ParquetFile(opened_file) as file, little_memory():
             table = file.read() if row_group is None else file.read_row_group(row_group)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.base import UnavailableError, UsageError, rows
+from spsbench.base import UnavailableError, UsageError, read_file, rows
 
 PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 
@@ -77,7 +77,7 @@ def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Prog
             why = f"{file} is for {file.parent.name!r}, which is not the folder of a known problem."
             raise UsageError(why, flag="SAMPLES", remedy="Name the file of its problems with --problem-file.")
         try:
-            program = file.read_text(encoding="utf-8-sig")
+            program = read_file(file).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             why = f"{file} is not UTF-8."
             raise UsageError(why, flag="SAMPLES", remedy="Save it as UTF-8, or take it out.") from error

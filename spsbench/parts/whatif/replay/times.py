@@ -24,6 +24,7 @@ from spsbench.base import (
     Spec,
     UnavailableError,
     UsageError,
+    read_file,
 )
 from spsbench.decode import Draft, Drafter, Stopwatch, SystemClock, UniformStream, ars, device_now, sps
 from spsbench.drafters import DRAFT, build_rule, drafter_kind
@@ -290,7 +291,7 @@ def read_times(path: Path) -> Calibration:
     """Read what ``bench --json`` printed."""
     seconds: dict[str, dict[int, Floats]] = {}
     try:
-        bench = _Bench.model_validate_json(path.read_text(encoding="utf-8-sig"))
+        bench = _Bench.model_validate_json(read_file(path))
         for role in ("target", "draft"):
             rows = bench.rounds[role].rows
             columns = np.array(bench.rounds[role].seconds, dtype=np.float64)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.base import SamplingParams, UsageError
+from spsbench.base import SamplingParams, UsageError, read_file
 
 MOST_CELLS = 4_000_000
 """Contexts times V of a table."""
@@ -383,11 +383,11 @@ def read_table(path: Path) -> tuple[Source, int, int]:
         UsageError: it cannot be read, or holds no rows of probabilities of one size.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(read_file(path).decode("utf-8-sig"))
         target, draft = (np.asarray(content[name], dtype=np.float64) for name in ("target", "draft"))
         count, size = target.shape
         sound = size > 1 and count in (1, size) and target.shape == draft.shape
-    except (OSError, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, RecursionError, OverflowError):
         sound = False
     if not (sound and all((rows >= 0).all() and np.allclose(rows.sum(1), 1) for rows in (target, draft))):
         raise UsageError(

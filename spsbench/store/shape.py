@@ -1,0 +1,107 @@
+"""Whether what was read from JSON has a declared type, element by element."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
+
+from spsbench.base.errors import as_typed
+
+
+def fault_of(value: Any, wanted: Any, place: str = "") -> str | None:
+    """Return the first value that is not of a type, as ``rows[2].k is "x", not int``; None without one.
+
+    Keys that are missing are no fault here: what an earlier version wrote lacks them. NaN is written as null,
+    so a number may be null.
+    """
+    return next(_faults(value, wanted, place), None)
+
+
+def _faults(value: Any, wanted: Any, place: str) -> Iterator[str]:
+    if wanted in (float, int) and value is None:
+        return
+    if get_origin(wanted) in (Union, UnionType):
+        yield from _of_none(value, wanted, place)
+    elif shallow := next(_shallow(value, wanted, place), None):
+        yield shallow
+    else:
+        for each, kind, inner in _elements(value, wanted, place):
+            yield from _faults(each, kind, inner)
+
+
+def _of_none(value: Any, wanted: Any, place: str) -> Iterator[str]:
+    """Yield what is wrong where no type of a union fits; of a container the place within it."""
+    faults = [next(_faults(value, each, place), None) for each in get_args(wanted)]
+    if all(faults):
+        within = [fault for fault in faults if fault and not fault.startswith(f"{place or 'it'} is ")]
+        yield within[0] if within else _wrong(value, wanted, place)
+
+
+def _elements(value: Any, wanted: Any, place: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield what is in a container, with its type and place."""
+    inner = get_args(wanted)
+    if fields := _fields(wanted):
+        for name, kind in fields.items():
+            if name in value:
+                yield value[name], kind, f"{place}.{name}" if place else name
+    elif isinstance(value, dict) and len(inner) == 2:
+        for key, each in value.items():
+            yield each, inner[1], f"{place}.{key}" if place else str(key)
+    elif isinstance(value, list) and inner:
+        fixed = get_origin(wanted) is tuple and inner[-1] is not Ellipsis
+        for number, each in enumerate(value):
+            yield each, inner[min(number, len(inner) - 1)] if fixed else inner[0], f"{place}[{number}]"
+
+
+def _shallow(value: Any, wanted: Any, place: str) -> Iterator[str]:
+    """Yield that a value is of another type, whatever it contains."""
+    origin = get_origin(wanted) or wanted
+    if origin is Any:
+        return
+    if origin is Literal:
+        fits = any(type(value) is type(each) and value == each for each in get_args(wanted))
+    elif _fields(wanted) or origin in (dict, Mapping):
+        fits = isinstance(value, dict)
+    elif origin in (list, tuple, Sequence):
+        fits = isinstance(value, list) and (origin is not tuple or _has_length(value, get_args(wanted)))
+    elif origin is float:
+        fits = type(value) in (int, float)
+    else:
+        fits = type(value) is (NoneType if origin is None else origin)
+    if not fits:
+        yield _wrong(value, wanted, place)
+
+
+def _has_length(values: Sequence[Any], inner: Sequence[Any]) -> bool:
+    return not inner or ... in inner or len(values) == len(inner)
+
+
+def _wrong(value: Any, wanted: Any, place: str) -> str:
+    return f"{place or 'it'} is {as_typed(value)}, not {_named(wanted)}"
+
+
+def _named(wanted: Any) -> str:
+    """Return a type in JSON's words."""
+    words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+    if get_origin(wanted) in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_named, get_args(wanted))))
+    if get_origin(wanted) is Literal:
+        return " or ".join(map(as_typed, get_args(wanted)))
+    is_list = (get_origin(wanted) or wanted) in (list, tuple, Sequence)
+    return words.get(wanted) or ("a list" if is_list else "an object")
+
+
+@cache
+def _fields(wanted: Any) -> Mapping[str, Any]:
+    """Return the keys of a TypedDict or a dataclass with their types; empty for any other type."""
+    if not (hasattr(wanted, "__total__") or dataclasses.is_dataclass(wanted)):
+        return {}
+    hints = get_type_hints(wanted)
+    return {name: _bare(kind) for name, kind in hints.items()}
+
+
+def _bare(kind: Any) -> Any:
+    return _bare(get_args(kind)[0]) if get_origin(kind) in (NotRequired, Required) else kind
