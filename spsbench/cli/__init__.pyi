@@ -22,6 +22,7 @@ from spsbench.cli.options import asks as asks
 from spsbench.cli.options import takes as takes
 from spsbench.cli.progress import watching as watching
 from spsbench.cli.report import derive as derive
+from spsbench.cli.report import read as read
 from spsbench.cli.run import among_processes as among_processes
 from spsbench.cli.settings import gates_of as gates_of
 from spsbench.cli.settings import read_material as read_material

@@ -111,7 +111,12 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
             place["gap"], place["gap_unknown"] = None, pair
             continue
         model = pair.draft if arm["method"] == "draft" else pair.target
-        place["gap"] = _logit_gap(model, [*_prompt(samples[0], arm["arm"], place, prompts), *a_tokens[:at]])
+        before = [*_prompt(samples[0], arm["arm"], place, prompts), *a_tokens[:at]]
+        here = [token for token in (place["a_token"], place["b_token"]) if token is not None]
+        if not all(0 <= token < model.vocab_size for token in (*before, *here)):
+            place["gap"], place["gap_unknown"] = None, "the runs have ids that are no tokens of the model"
+            continue
+        place["gap"] = _logit_gap(model, before)
         place["dtype"] = model.weights
         place["a_text"], place["b_text"] = _text(pair, place["a_token"]), _text(pair, place["b_token"])
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spsbench.base.errors import UsageError, as_typed
-from spsbench.base.files import DEEPEST, open_file, ordinary, require_bounded, shortened
+from spsbench.base.files import DEEPEST, open_file, ordinary, shortened
 from spsbench.base.paths import EMBEDDED, DataKind, data_dir
 from spsbench.base.plugins import unknown
 from spsbench.config.models import (
@@ -44,7 +44,6 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
         text = read.decode("utf-8")
         _require_plausible(text)
         content = yaml.load(text, _Loader)
-        require_bounded(content)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
         remedy = "Give the path of a YAML file."

@@ -232,7 +232,30 @@ def _ranks(value: int | str) -> int | str:
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]
-Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
+
+MOST_SAMPLES = 100_000
+"""Of one prompt; pass@100 takes 200. What is beyond is a typing error rather than an intention."""
+MOST_TOKENS = 10_000_000
+"""Of one output, and more than any context window."""
+MOST_PROMPTS = 100_000_000
+MOST_THREADS = 4_096
+MOST_ARMS = 1_000
+"""Of a run: each is a row of every table, and each value of an axis at least one."""
+LONGEST_NAME = 4_096
+"""Characters of a name, which may be a path, or a worker's command."""
+LONGEST_NOTES = 10_000
+"""Characters of what is said of a pair or a protocol: some pages."""
+
+
+def _up_to(most: int) -> str:
+    return f"a whole number from 1 to {most:,}"
+
+
+Samples = Annotated[int, Field(strict=True, ge=1, le=MOST_SAMPLES)]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)]
+Prompts = Annotated[int, Field(strict=True, ge=1, le=MOST_PROMPTS)]
+Notes = Annotated[str, Field(max_length=LONGEST_NOTES)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=r"^\S(.*\S)?$")]
 Flag = Annotated[bool, Field(strict=True)]
 K = Annotated[int, Field(strict=True, ge=0, le=MAX_K)]
 Ks = Annotated[tuple[K, ...], Field(min_length=1), BeforeValidator(_ks), AfterValidator(_unique)]
@@ -244,8 +267,12 @@ Batches = Annotated[
 ]
 Ranks = Annotated[Count | str, AfterValidator(_ranks)]
 Names = Annotated[
-    tuple[Name, ...], Field(min_length=1), BeforeValidator(_split_list), AfterValidator(_unique)
+    tuple[Name, ...],
+    Field(min_length=1, max_length=MOST_ARMS),
+    BeforeValidator(_split_list),
+    AfterValidator(_unique),
 ]
+Ids = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_split_list), AfterValidator(_unique)]
 Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[
@@ -314,7 +341,7 @@ class PairConfig(_Settings):
     drafter: Name | None = Field(default=None, description="the name of a drafter")
     task: Name | None = Field(default=None, description="the name of a task")
     synthetic: Flag = Field(default=False, description="true or false")
-    notes: str = Field(default="", description="text")
+    notes: Notes = Field(default="", description=f"text of at most {LONGEST_NOTES:,} characters")
 
 
 class Limits(_Settings):
@@ -326,11 +353,11 @@ class Limits(_Settings):
     samplings: Names | None = Field(
         default=None, title="sampling", description="names of samplings that the task knows, or beam"
     )
-    max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
-    limit: Count | Annotated[str, AfterValidator(_range)] | None = Field(
-        default=None, description="a whole number from 1, or a range from 1 as 10-20"
+    max_new_tokens: Tokens | None = Field(default=None, description=_up_to(MOST_TOKENS))
+    limit: Prompts | Annotated[str, AfterValidator(_range)] | None = Field(
+        default=None, description=f"{_up_to(MOST_PROMPTS)}, or a range from 1 as 10-20"
     )
-    samples: Count | None = Field(default=None, description="a whole number from 1")
+    samples: Samples | None = Field(default=None, description=_up_to(MOST_SAMPLES))
 
 
 class ProtocolConfig(Limits):
@@ -338,7 +365,7 @@ class ProtocolConfig(Limits):
 
     name: Name = Field(description="a name")
     tasks: dict[str, Limits] = Field(default_factory=dict, description="limits per task name")
-    notes: str = Field(default="", description="text")
+    notes: Notes = Field(default="", description=f"text of at most {LONGEST_NOTES:,} characters")
 
     def settings(self, task: str) -> dict[str, Any]:
         """Return what the protocol sets for a task (a name or the path of its YAML)."""
@@ -374,8 +401,8 @@ class PaperConfig(_Settings):
     most_k: Annotated[int, Field(strict=True, ge=1, le=MAX_K)] = Field(
         default=10, description=f"a whole number from 1 to {MAX_K}"
     )
-    limit: Count | None = Field(default=None, description="a whole number from 1")
-    notes: str = Field(default="", description="text")
+    limit: Prompts | None = Field(default=None, description=_up_to(MOST_PROMPTS))
+    notes: Notes = Field(default="", description=f"text of at most {LONGEST_NOTES:,} characters")
 
 
 def prompt_span(limit: int | str | None) -> tuple[int, int | None]:
@@ -392,9 +419,15 @@ TagName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,39}$")]
 class BeamSettings(_Settings):
     """The options of the sampling ``beam``, see ``BeamParams``; a ``draft_width`` left out is 2 more."""
 
-    width: int = Field(default=4, ge=1, strict=True, description="a whole number from 1")  # as T5 and BART
+    width: int = Field(  # as T5 and BART
+        default=4, ge=1, le=MAX_BATCH, strict=True, description=_up_to(MAX_BATCH)
+    )
     draft_width: int | None = Field(
-        default=None, ge=1, strict=True, description="a whole number, at least the width"
+        default=None,
+        ge=1,
+        le=MAX_BATCH,
+        strict=True,
+        description=f"a whole number, at least the width and at most {MAX_BATCH:,}",
     )
     penalty: float = Field(default=1.0, strict=True, description="a number")
     early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
@@ -446,7 +479,9 @@ class RunConfig(Limits):
     top_p: float | None = Field(
         default=None, gt=0, le=1, strict=True, description="a number above 0 and at most 1"
     )
-    top_k: int | None = Field(default=None, ge=0, strict=True, description="a whole number from 0")
+    top_k: int | None = Field(
+        default=None, ge=0, lt=2**31, strict=True, description="a whole number from 0 to 2**31-1"
+    )
     process: ProcessingSettings = Field(
         default=ProcessingSettings(), description="settings as in min_p=0.1:frequency_penalty=0.3"
     )
@@ -474,19 +509,30 @@ class RunConfig(Limits):
     )
     dtype: Dtypes = Field(default="auto", description=f"{_DTYPES}, perhaps with a draft as auto:draft=int8")
     device_map: Name | None = Field(default=None, description="auto, balanced, sequential or a JSON file")
-    threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
+    threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = Field(
+        default="auto", description=f"auto or {_up_to(MOST_THREADS)}"
+    )
     backend: Literal["auto", "onnxruntime", "torch"] = Field(
         default="auto", description="auto, onnxruntime or torch"
     )
     tensor_parallel: Ranks = Field(
         default=1, description="a whole number from 1, or as 2:draft=replicated (or first) from 2"
     )
-    ids: Names | None = Field(default=None, title="id", description="ids of the task's prompts")
-    tags: dict[TagName, str] = Field(
-        default_factory=dict, title="tag", description="names that begin with a letter, and texts"
+    ids: Ids | None = Field(default=None, title="id", description="ids of the task's prompts")
+    tags: dict[TagName, Notes] = Field(
+        default_factory=dict,
+        title="tag",
+        max_length=MOST_ARMS,
+        description="names that begin with a letter, and texts",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
-    trace: int = Field(default=8, ge=0, strict=True, description="a whole number from 0")
+    trace: int = Field(
+        default=8,
+        ge=0,
+        le=MOST_PROMPTS,
+        strict=True,
+        description=f"a whole number from 0 to {MOST_PROMPTS:,}",
+    )
     score: Flag | Literal["unsafe"] = Field(default=True, description="true, false or unsafe")
     proof: Flag = Field(default=True, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from math import inf
 from typing import Any
 
@@ -25,6 +25,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.plugins import unknown
 from spsbench.base.records import Arm, BeamParams, Processing, SamplingParams, Spec
 from spsbench.config import RunConfig
+from spsbench.config.models import MOST_ARMS
 from spsbench.drafters.registry import (
     DRAFTERS,
     TREE,
@@ -95,8 +96,9 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
     for name in names:
         if name not in (*known, BEAM):
             raise unknown(name, (*known, BEAM), "--sampling")
-    drafting = tuple(_drafting(config))
     sampled = [name for name in names if name != BEAM]
+    drafting = tuple(islice(_drafting(config), MOST_ARMS + 1))
+    _require_few(len(config.engines) * len(sampled) * len(config.batches) * max(len(drafting), 1))
     _require_settings_used(config, [known[name] for name in sampled])
     arms = [
         replace(arm, batch=batch)
@@ -119,6 +121,15 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
         for arm in arms:
             _require_batchable(arm, max(config.batches))
     return task, tuple(arms)
+
+
+def _require_few(arms: int) -> None:
+    if arms > MOST_ARMS:
+        raise UsageError(
+            f"the run would have {arms:,} arms or more, and at most {MOST_ARMS:,} are measured at once.",
+            flag="--arms",
+            remedy="Name fewer values of K, drafters, rules, policies, samplings, batches or engines.",
+        )
 
 
 def methods_of(engine: str) -> tuple[str, ...]:

@@ -180,6 +180,11 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
         )
+        if not ids:
+            said = as_typed(messages[-1]["content"])
+            remedy = "Use none, or correct the template of the target's tokenizer."
+            why = f"the chat template writes nothing of the prompt {said}."
+            raise UsageError(why, flag="--chat-template", remedy=remedy)
         return ids
 
     def vocabulary(self) -> dict[str, int]:

@@ -19,12 +19,13 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from spsbench.base.errors import UsageError
 from spsbench.base.files import ordinary, write_text
 from spsbench.base.records import Generation, Hypothesis, Loop, Prompt, Sample, TokenEvidence, TracedToken
 from spsbench.store.journal import Row
+from spsbench.store.shape import fault_of
 
 
 class Field(NamedTuple):
@@ -249,13 +250,38 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 def read_prompts(path: Path) -> list[Prompt]:
     try:
         with open(path, "rb", opener=ordinary) as file:
-            return [decode_prompt(json.loads(line)) for line in file]
+            return [_checked_prompt(number, line) for number, line in enumerate(file, start=1)]
     except OSError as problem:
         why = f"{path} cannot be read ({problem.strerror})."
         raise UsageError(why, flag="RUN", remedy="Restore the file.") from problem
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+    except ValueError as problem:
         remedy = "Restore the file, or remove it and resume the run, which writes it again."
         raise UsageError(f"{path} is damaged ({problem}).", flag="RUN", remedy=remedy) from problem
+
+
+_PROMPT_TYPES = get_type_hints(Prompt)
+
+
+def _checked_prompt(number: int, line: bytes) -> Prompt:
+    """Return the prompt of a line; ValueError with its number and the field that is not of its type."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"line {number}: {problem}") from problem
+    if not isinstance(row, dict):
+        raise ValueError(f"line {number} is no object")
+    for field in fields(Prompt):
+        name = _PROMPT_NAMES.get(field.name, field.name)
+        if name not in row and field.name in _IN_EVERY_LINE:
+            raise ValueError(f"line {number} has no {name}")
+        if name in row and (fault := fault_of(row[name], _PROMPT_TYPES[field.name], name)):
+            raise ValueError(f"line {number}: {fault}")
+    ids = row["prompt_ids"]
+    if ids and not 0 <= min(ids) <= max(ids) < 1 << 31:
+        raise ValueError(f"line {number}: prompt_ids has a number that is no token's")
+    for name in ("example_id", "conversation"):
+        (row.get(name) or "").encode()  # an id of half a character can stand in no table
+    return decode_prompt(row)
 
 
 def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> list[Prompt]:

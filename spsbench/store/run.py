@@ -15,11 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import yaml
-
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
 from spsbench.base.records import PARTLY, PROGRAM, SHARD, Generation, Prompt, Sample, ran_as_program
+from spsbench.config.files import read_yaml
 from spsbench.store import checks, codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (
@@ -305,8 +304,7 @@ def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = 
                 remedy="Measure them alike, with --threads given, or add --allow-mixed: the report then "
                 "shows the times under each and pools none.",
             )
-        with open(shards[0].directory / CONFIG_FILE, "rb", opener=files.ordinary) as file:
-            config = yaml.safe_load(file)
+        config = read_yaml(shards[0].directory / CONFIG_FILE, "SHARD")
         merged = stack.enter_context(
             RunStore.create(
                 out,

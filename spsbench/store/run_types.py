@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from spsbench.config.models import MOST_ARMS
 from spsbench.store.shape import fault_of
 from spsbench.store.summary_types import Conditions, Proof, Remeasured, Stopping
 
-MOST_ARMS = 1_000
-"""Of a run: each is a row of every table."""
 _MOST_SHARDS = 10_000
 _LONGEST = 10_000
 """Characters of a text that names or describes something."""

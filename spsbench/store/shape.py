@@ -15,13 +15,13 @@ def fault_of(value: Any, wanted: Any, place: str = "") -> str | None:
     """Return the first value that is not of a type, as ``rows[2].k is "x", not int``; None without one.
 
     Keys that are missing are no fault here: what an earlier version wrote lacks them. NaN is written as null,
-    so a number may be null.
+    which a float may be.
     """
     return next(_faults(value, wanted, place), None)
 
 
 def _faults(value: Any, wanted: Any, place: str) -> Iterator[str]:
-    if wanted in (float, int) and value is None:
+    if wanted is float and value is None:
         return
     if get_origin(wanted) in (Union, UnionType):
         yield from _of_none(value, wanted, place)

@@ -69,7 +69,8 @@ def _lm_eval(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
     task = Path(str(run.run.get("task"))).stem
     paths = list[Path]()
     for arm in run.arms:
-        path = folder / f"samples_{task}-{arm.name}_{date}.jsonl"
+        name = f"samples_{task}-{arm.name}_{date}.jsonl"
+        path = folder / name.replace("/", "-")  # of a worker's arm its command is a part
         write_rows(path, lines(arm))
         paths.append(path)
     return paths, []

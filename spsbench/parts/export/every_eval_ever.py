@@ -35,7 +35,9 @@ def place(run: ExportedRun, arm: ArmSamples) -> str:
     named = [str(run.run.get("task")), developer or "unknown", model]
     seed = f"{run.summary['token_sha256']}:{run.name}:{arm.name}"
     identifier = UUID(bytes=sha256(seed.encode()).digest()[:16], version=4)
-    return "/".join(["data", *(re.sub("[^A-Za-z0-9._-]+", "-", name) for name in named), str(identifier)])
+    # A name that begins with a dot could lead out of the folder.
+    parts = [re.sub("[^A-Za-z0-9._-]+", "-", name).lstrip(".") or "unknown" for name in named]
+    return "/".join(["data", *parts, str(identifier)])
 
 
 def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.store import RunStore, read_summary
+from spsbench.cli import read as read_measured
+from spsbench.store import RunStore
 
 if TYPE_CHECKING:
     from spsbench.base import Prompt, Sample
@@ -59,7 +60,8 @@ def read(directory: Path) -> ExportedRun:
         for sample in store.samples():
             if sample.error is None:
                 samples.setdefault((sample.arm, sample.example_id), []).append(sample)
-    summary = read_summary(directory)
+    # From the journal: a summary that lies in the folder may be another's.
+    summary = read_measured(directory).summary
     rows = {row["arm"]: row for row in summary["rows"]}
 
     texts = {prompt.example_id: prompt.text for prompt in prompts}
