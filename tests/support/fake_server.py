@@ -41,7 +41,9 @@ class Fake:
         dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in``, ``text``, ``chat`` (nothing else) or ``strict``
             (text and chat, and refuses fields that it does not know).
         fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
-            stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``uncounted-prompt``,
+            stream early, with an error), ``error-object``, ``error-event``, ``error-text`` (in other shapes),
+            ``cut`` (a stream that just ends), ``abort`` (named as the reason of an answer's end), ``nan`` (in
+            ``/metrics``), ``keeps-stop`` (llama.cpp without the token that ended it), ``uncounted-prompt``,
             ``counts-more`` (``/metrics`` counts another client's tokens, too), ``too-many`` (tokens),
             ``backwards`` (llama.cpp counts down), ``drops`` (every third connection), ``uncounted`` (a chat
             without usage), ``no-chat`` (nor completions).
@@ -53,7 +55,12 @@ class Fake:
         reasoning: the field of a chat's first tokens, two of them; empty for none.
         counted: how a chat's events show their tokens: ``ids``, ``logprobs`` or not at all.
         limits_by: the one field that limits a chat's output.
+        not_in_streams: fields that it refuses in a request for a stream.
         bursts: tokens of a chat's events, the last one's until the end.
+        hidden: tokens of a chat's thought that are counted and not streamed.
+        prefix_s: how long a text server reads a prompt that it has not seen; it tells what it had cached.
+        line_end: of its streams' lines.
+        data_lines: of an event: 1 or 2.
         seen: bodies of requests.
     """
 
@@ -67,10 +74,16 @@ class Fake:
     reasoning: str = ""
     counted: str = ""
     limits_by: str = "max_tokens"
+    not_in_streams: tuple[str, ...] = ()
     bursts: tuple[int, ...] = ()
+    hidden: int = 0
+    prefix_s: float = 0.0
+    line_end: str = "\n"
+    data_lines: int = 1
     seen: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
+    prompts: set[str] = field(default_factory=set)
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -103,13 +116,25 @@ class Fake:
         prefix, written = (
             ("vllm:", "generation_tokens_total") if vllm else ("llamacpp:", "tokens_predicted_total")
         )
-        label = '{engine="0"}' if vllm else ""
+        label = '{engine="0", model_name="a tiny model"}' if vllm else ""
+        accepted = "NaN" if self.fault == "nan" else float(self.accepted)
         lines = [
             f"{prefix}{written}{label} {float(self.tokens)}",
             f"{prefix}spec_decode_num_draft_tokens_total{label} {float(self.drafted)}",
-            f"{prefix}spec_decode_num_accepted_tokens_total{label} {float(self.accepted)}",
+            f"{prefix}spec_decode_num_accepted_tokens_total{label} {accepted}",
         ]
         return "# HELP something\n" + "\n".join(lines) + "\n"
+
+
+_ENDS = {
+    "midway": f"data: {json.dumps({'error': {'message': 'worker died'}})}\n\n",
+    "error-object": f"data: {json.dumps({'object': 'error', 'message': 'worker died', 'code': 500})}\n\n",
+    "error-event": f"event: error\ndata: {json.dumps({'message': 'worker died'})}\n\n",
+    "error-text": "event: error\ndata: worker died\n\n",
+    "cut": "",
+    "abort": f"data: {json.dumps({'choices': [{'text': '', 'delta': {}, 'finish_reason': 'abort'}]})}\n\n",
+}
+"""How streams end that fail in their middle."""
 
 
 def text_of(ids: list[int]) -> str:
@@ -185,6 +210,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self._refused() or self._failing():
             return
         fake.seen.append(body)
+        refused = [name for name in fake.not_in_streams if body.get("stream") and name in body]
+        if refused:
+            self._json(400, {"error": {"message": f"not in a stream: {refused[0]}"}})
+            return
         with fake.lock:
             fake.busy += 1
             fake.most_busy = max(fake.most_busy, fake.busy)
@@ -234,14 +263,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self._chunk(": ping\n\n")
-        if self.fake.fault == "midway":
-            events = events[: len(events) // 2]
-            self._chunk(f"data: {json.dumps({'error': {'message': 'worker died'}})}\n\n")
-        for event in events:
-            time.sleep(self.fake.step_s)
-            self._chunk(f"data: {json.dumps(event)}\n\n")
-        self._chunk("data: [DONE]\n\n")
+        fake, end = self.fake, self.fake.line_end
+        self._chunk(f": ping{end}{end}")
+        dies = fake.fault in _ENDS
+        for event in events[: len(events) // 2] if dies else events:
+            time.sleep(fake.step_s)
+            text = json.dumps(event)
+            at = text.index(":") + 1 if fake.data_lines == 2 else 0
+            lines = [text[:at], text[at:]] if at else [text]
+            self._chunk("".join(f"data: {line}{end}" for line in lines) + end)
+        if dies:
+            self._chunk(_ENDS[fake.fault].replace("\n", end))
+        self._chunk(f"data: [DONE]{end}{end}")
         self.wfile.write(b"0\r\n\r\n")
 
     def _chunk(self, text: str) -> None:
@@ -335,7 +368,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer({"choices": [choice], "usage": self._usage(prompt, ids)}, len(ids))
             return
         events: list[dict[str, Any]] = [{"choices": [{"text": letter}]} for letter in shown]
-        self.events([*events, {"choices": [], "usage": self._usage(prompt, ids)}])
+        events[-1]["choices"][0]["finish_reason"] = reason
+        usage = self._usage(prompt, ids)
+        if self.fake.prefix_s:
+            known = str(body["prompt"]) in self.fake.prompts
+            self.fake.prompts.add(str(body["prompt"]))
+            time.sleep(0.0 if known else self.fake.prefix_s)
+            usage["prompt_tokens_details"] = {"cached_tokens": len(prompt) - 1 if known else 0}
+        told = [{"choices": [], "usage": usage}] if "stream_options" in body else []
+        self.events([*events, *told])
 
     def strict(self, body: dict[str, Any]) -> None:
         if self.path.endswith("/chat/completions"):
@@ -358,8 +399,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         prompt = [1, *Letters().ids(body["messages"][-1]["content"]), 2]
         most = body[fake.limits_by]
-        ids = fake.write(prompt, most, Letters().ids("".join(body.get("stop", []))))
-        stopped = len(ids) < most
+        ids = fake.write(prompt, max(1, most - fake.hidden), Letters().ids("".join(body.get("stop", []))))
+        stopped = len(ids) < max(1, most - fake.hidden)
         shown = ids[:-1] if stopped else ids
         reason = "stop" if stopped else "length"
         thought = shown[:2] if fake.reasoning else []
@@ -383,9 +424,13 @@ class _Handler(BaseHTTPRequestHandler):
                     told |= {"logprobs": {"content": rows}} if fake.counted == "logprobs" else {}
                     events.append({"choices": [{"delta": {name: text_of(some)}, **told}]})
         events.append({"choices": [{"delta": {}, "finish_reason": reason}]})
-        self.events([*events, *([{"choices": [], **usage}] if usage else [])])
+        if fake.hidden and usage:
+            usage["usage"]["completion_tokens"] += fake.hidden
+            usage["usage"]["completion_tokens_details"] = {"reasoning_tokens": fake.hidden}
+        told = [{"choices": [], **usage}] if usage and "stream_options" in body else []
+        self.events([*events, *told])
 
-    def _usage(self, prompt: list[int], ids: list[int]) -> dict[str, int]:
+    def _usage(self, prompt: list[int], ids: list[int]) -> dict[str, Any]:
         read = {} if self.fake.fault == "uncounted-prompt" else {"prompt_tokens": len(prompt)}
         return read | {"completion_tokens": len(ids)}
 

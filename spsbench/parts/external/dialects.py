@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -58,6 +58,11 @@ class Heard:
 
     Attributes:
         said: the text that it adds.
+        finish: why the output ended, in the server's word.
+        cached: prompt tokens that the server had read before.
+        unspoken: tokens of a thought that the server counts and, unless it also says them, does not stream.
+        thought: whether it adds text of a thought.
+        unstreamed: tokens that were counted and did not come.
         retokenised: ``tokens`` are those of all text, tokenized again.
     """
 
@@ -67,7 +72,20 @@ class Heard:
     drafted: int | None = None
     accepted: int | None = None
     said: str = ""
+    finish: str | None = None
+    cached: int | None = None
+    unspoken: int | None = None
+    thought: bool = False
+    unstreamed: int = 0
     retokenised: bool = False
+
+
+def require_ended(finish: Any) -> None:
+    """Refuse an answer that did not come to its end: it is a part of one, however well formed."""
+    if finish is None:
+        raise protocol.PeerError("its answer ends without a finish_reason: it was cut")
+    if finish not in (protocol.STOP, protocol.LENGTH):
+        raise protocol.PeerError(f"it ended its answer with {protocol.shortened(repr(finish))}")
 
 
 def part(content: Any, *names: str | int) -> Any:
@@ -108,16 +126,18 @@ class Dialect:
     """One kind of server, for one model that it serves.
 
     ``counters`` name in ``/metrics`` the tokens written, drafted and accepted in all of its requests, where
-    that is known; ``figures`` say where a response holds fields of ``Answer``, and ``written`` where an
-    event of a stream holds the tokens so far.
+    that is known; ``figures`` say where a response holds fields of ``Answer``, ``written`` where an event of
+    a stream holds the tokens so far, and ``cached`` where it holds the prompt tokens that were not read anew.
     """
 
     described: protocol.Described
     prefix_cache = False
+    takes_ids = True
     path = "/v1/completions"
     counters: tuple[str, ...] = ()
     figures: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     written: tuple[str, ...] = ("usage", "completion_tokens")
+    cached: tuple[str, ...] = ("usage", "prompt_tokens_details", "cached_tokens")
 
     def keep_prompts(self, keep: bool) -> None:
         """Let a prompt's keys and values outlive its request, where requests say so."""
@@ -125,6 +145,9 @@ class Dialect:
         if described.settings.get("prefix_cache") is False:
             self.prefix_cache = keep
             self.described = replace(described, settings=described.settings | {"prefix_cache": keep})
+
+    def fit_streams(self, takes: Callable[[dict[str, Any]], bool]) -> None:
+        """Leave out of streams what the server takes in whole answers alone; ``takes`` tries a request."""
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         """Return the request; everything that would change the distribution is named and switched off."""
@@ -153,7 +176,14 @@ class Dialect:
             drafted=counts.get("drafted"),
             accepted=counts.get("accepted"),
             said=self.said(event),
+            finish=self.finish(event),
+            cached=whole(part(event, *self.cached)),
+            unspoken=whole(part(event, "usage", "completion_tokens_details", "reasoning_tokens")),
         )
+
+    def finish(self, response: dict[str, Any]) -> Any:
+        """Return why an output ended, in the server's word; None while it goes on."""
+        return part(response, "choices", 0, "finish_reason")
 
     def reported(self, response: dict[str, Any]) -> dict[str, Any]:
         """Return ``figures`` of a response or an event: times in milliseconds, and counts."""
@@ -187,6 +217,7 @@ def _with_stop_token(ids: list[int], by: int | None) -> list[int]:
     return ids if by is None or ids[-1:] == [by] else [*ids, by]
 
 
+_STOP_TYPES = {"limit": protocol.LENGTH, "eos": protocol.STOP, "word": protocol.STOP}
 _SEEDS = 2**32 - 1  # the last one stands for a random seed
 
 
@@ -205,6 +236,7 @@ class LlamaCppDialect(Dialect):
         "drafted": ("timings", "draft_n"),
         "accepted": ("timings", "draft_n_accepted"),
     }
+    cached = ("timings", "cache_n")
     written = ("tokens_predicted",)  # tokens that end within a character bring no separate event
 
     def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
@@ -258,12 +290,18 @@ class LlamaCppDialect(Dialect):
     def has_text(self, event: dict[str, Any]) -> bool:
         return not event.get("stop") and bool(event.get("tokens"))
 
+    def finish(self, response: dict[str, Any]) -> Any:
+        if not response.get("stop"):
+            return None
+        return _STOP_TYPES.get(str(response.get("stop_type")), response.get("stop_type"))
+
 
 class OpenAi(Dialect):
     """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
 
     def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
-        self._model, self._texts, self._ids_in = model, texts, ids_in
+        self._model, self._texts, self.takes_ids = model, texts, ids_in
+        self._in_streams: dict[str, Any] = _USAGE
         self.described = protocol.Described(
             engine=engine,
             version=version,
@@ -279,13 +317,25 @@ class OpenAi(Dialect):
 
     _processors = ("presence_penalty", "frequency_penalty", "logit_bias")
 
+    def fit_streams(self, takes: Callable[[dict[str, Any]], bool]) -> None:
+        kept = self._in_streams
+        fewer = [{name: kept[name] for name in kept if name != left_out} for left_out in kept]
+        probe = self._probe()
+        tried = (fields for fields in (kept, *fewer) if takes(probe | fields))
+        self._in_streams = next(tried, {})
+
+    def _probe(self) -> dict[str, Any]:
+        """Return a request of one token."""
+        prompt: str | list[int] = [0] if self.takes_ids else "a"
+        return {"model": self._model, "prompt": prompt, "max_tokens": 1}
+
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         drawn = ask.sampling
         require_processors(drawn, self._processors)
         if drawn.top_k and not drawn.greedy:
             raise protocol.PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
         prompt: str | list[int] = ask.prompt_ids
-        if not self._ids_in:
+        if not self.takes_ids:
             prompt = self._tokenizer.text(ask.prompt_ids)
         return {
             "model": self._model,
@@ -299,7 +349,7 @@ class OpenAi(Dialect):
             **protocol.seed_field("seed", ask.seed),
             **({"stop": ask.stop} if ask.stop else {}),
             "stream": stream,
-            **({"stream_options": {"include_usage": True}} if stream else {}),
+            **(self._in_streams if stream else {}),
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
@@ -311,7 +361,8 @@ class OpenAi(Dialect):
         if read not in (None, len(ask.prompt_ids)):
             why = f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
             raise protocol.PeerError(why)
-        stopped = part(response, "choices", 0, "finish_reason") == protocol.STOP
+        require_ended(self.finish(response))
+        stopped = self.finish(response) == protocol.STOP
         return protocol.Answer(
             self._tokenizer.ids(text),
             protocol.STOP if stopped else protocol.LENGTH,
@@ -325,6 +376,9 @@ class OpenAi(Dialect):
             raise protocol.PeerError("it answers with text, and there is no tokenizer to make ids of it")
         return self._texts
 
+
+_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
+_IDS: dict[str, Any] = {"return_token_ids": True}
 
 CHAT_ALONE = "It has chat alone: its own template makes the prompt, so that its texts prove nothing."
 
@@ -349,14 +403,19 @@ class Chat(OpenAi):
         self._conversations = texts
         self._limit = limit
         self._ids_out = ids_out
+        self._in_streams = _USAGE | (_IDS if ids_out else {})
         self.described = replace(self.described, limits=[CHAT_ALONE, *self.described.limits[2:]])
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         body = super().body(ask, stream=stream)
         del body["prompt"]
         limit = {self._limit: body.pop("max_tokens")}
-        ids = {"return_token_ids": True} if self._ids_out else {}
+        ids = _IDS if self._ids_out and not stream else {}
         return {**body, "messages": self._conversations.messages(ask.prompt_ids), **limit, **ids}
+
+    def _probe(self) -> dict[str, Any]:
+        asked = [{"role": "user", "content": "a"}]
+        return {"model": self._model, "messages": asked, self._limit: 1}
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Return the answer; reasoning is part of the output, before it."""
@@ -364,7 +423,8 @@ class Chat(OpenAi):
         if text is None:
             raise protocol.PeerError("its answer holds no choices[0].message with content or reasoning")
         ids = part(response, "choices", 0, "token_ids") if self._ids_out else None
-        stopped = part(response, "choices", 0, "finish_reason") == protocol.STOP
+        require_ended(self.finish(response))
+        stopped = self.finish(response) == protocol.STOP
         return protocol.Answer(
             self._tokenizer.ids(text) if ids is None else token_ids(ids, "choices[0].token_ids"),
             protocol.STOP if stopped else protocol.LENGTH,
@@ -377,16 +437,20 @@ class Chat(OpenAi):
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """Return an event's tokens: its ids, or those that have a log-probability."""
-        heard = super().heard(event)
+        thought = bool(_reasoning(part(event, "choices", 0, "delta")))
+        heard = replace(super().heard(event), thought=thought)
         rows = part(event, "choices", 0, "logprobs", "content")
         return replace(heard, added=len(rows)) if heard.added is None and isinstance(rows, list) else heard
 
 
 def _spoken(message: Any) -> str | None:
     """Return reasoning, by either name, and answer; None where there is neither."""
-    reasoning = next((text for name in REASONING if isinstance(text := part(message, name), str)), None)
-    texts = [text for text in (reasoning, part(message, "content")) if isinstance(text, str)]
+    texts = [text for text in (_reasoning(message), part(message, "content")) if isinstance(text, str)]
     return "".join(texts) if texts else None
+
+
+def _reasoning(message: Any) -> str | None:
+    return next((text for name in REASONING if isinstance(text := part(message, name), str)), None)
 
 
 class SglangDialect(Dialect):
@@ -398,6 +462,7 @@ class SglangDialect(Dialect):
         "accepted": ("meta_info", "spec_num_correct_drafts"),
     }
     written = ("meta_info", "completion_tokens")
+    cached = ("meta_info", "cached_tokens")
 
     def __init__(self, info: dict[str, Any]) -> None:
         disabled = info.get("disable_radix_cache")
@@ -440,10 +505,10 @@ class SglangDialect(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        reason = part(response, "meta_info", "finish_reason")
-        if part(response, "meta_info", "finish_reason", "type") == "abort":
-            why = f"it aborted the request: {protocol.shortened(str(reason.get('message')), 200)}"
-            raise protocol.PeerError(why)
+        message = part(response, "meta_info", "finish_reason", "message")
+        if self.finish(response) == "abort":
+            raise protocol.PeerError(f"it aborted the request: {protocol.shortened(str(message), 200)}")
+        require_ended(self.finish(response))
         ids = token_ids(response.get("output_ids"), "output_ids")
         matched = whole(part(response, "meta_info", "finish_reason", "matched"))
         ids, finish = until_stop(_with_stop_token(ids, matched), ask)
@@ -456,6 +521,9 @@ class SglangDialect(Dialect):
 
     def has_text(self, event: dict[str, Any]) -> bool:
         return bool(whole(part(event, *self.written)))
+
+    def finish(self, response: dict[str, Any]) -> Any:
+        return part(response, "meta_info", "finish_reason", "type")
 
 
 _MOST_SEED = 2**63
@@ -512,6 +580,7 @@ class VllmDialect(Dialect):
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Return the answer; it has times with ``--enable-per-request-metrics``."""
+        require_ended(self.finish(response))
         ids = token_ids(part(response, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(response, "choices", 0, "stop_reason"))
         ids, finish = until_stop(_with_stop_token(ids, stopped_by), ask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,15 +20,21 @@ from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 from spsbench.base import UnavailableError, protocol
 from spsbench.config import withheld
 from spsbench.models import Bounded
-from spsbench.parts.external import dialects
+from spsbench.parts.external import dialects, event_stream
 from spsbench.parts.external.waves import Hear, threaded
 from spsbench.parts.external.worker import MOST_BYTES, Failures
 
 KEY = "SPSBENCH_API_KEY"
 """Environment variable with the key of a server that asks for one; it is sent and never written down."""
 
+DONE, ERROR = b"[DONE]", "error"
+"""The data that ends a stream, and the word by which events and objects tell a fault."""
+
 _CONNECT_S = 10.0
 _ABSENT = (404, 405, 501)
+
+_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*$")
+"""A line of Prometheus' text format: a name, labels, a value, at most a timestamp."""
 
 
 class Absent(protocol.PeerError):
@@ -84,24 +91,40 @@ class HttpClient:
             wrong = response.status_code in (400, 422)
             return None if wrong else self._object(self._json(response, path), path)
 
+    def streams(self, path: str, body: dict[str, Any]) -> bool:
+        """Return whether the server takes a request for a stream; what it would say is not heard."""
+        with self._response("POST", path, body | {"stream": True}, most=math.inf) as response:
+            wrong = response.status_code in (400, 422)
+            if not wrong:
+                self._require_ok(response, path)
+            return not wrong
+
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a stream as they arrive."""
+        """Yield the objects of a stream as they arrive; an error is raised, whatever its shape."""
         with self._response("POST", path, body, most=math.inf) as response:
             self._require_ok(response, path)
-            for line in _lines(response, path):
-                if not line.startswith(b"data:"):
-                    continue  # a comment that keeps the connection alive, or the name of an event
-                text = line[5:].strip()
-                if text == b"[DONE]":
-                    return
-                try:
-                    event = self._object(protocol.loaded(text), path)
-                except protocol.ProtocolError as error:
-                    raise protocol.PeerError(f"{path} streams {error}") from None
-                if "error" in event:
-                    why = f"{path} says {protocol.shortened(json.dumps(event['error']), 200)}"
-                    raise protocol.PeerError(why)
-                yield event
+            pieces = iter(lambda: response.raw.read1(1 << 16), b"")
+            try:
+                for event in event_stream.events(pieces, MOST_BYTES):
+                    if event.data.strip() == DONE:
+                        return
+                    yield self._said(event, path)
+            except protocol.ProtocolError as error:
+                raise protocol.PeerError(f"{path} streams {error}") from None
+
+    def _said(self, event: event_stream.Event, path: str) -> dict[str, Any]:
+        """Return the object of an event that tells no error."""
+        is_error = event.kind == ERROR
+        try:
+            content = self._object(protocol.loaded(event.data), path)
+        except (protocol.ProtocolError, protocol.PeerError):
+            if not is_error:
+                raise
+            content = {ERROR: event.data.decode(errors="replace")}
+        if is_error or content.get(ERROR) or content.get("object") == ERROR:
+            why = content.get(ERROR) or content
+            raise protocol.PeerError(f"{path} says {protocol.shortened(json.dumps(why), 200)}")
+        return content
 
     @contextmanager
     def _response(
@@ -176,16 +199,6 @@ def _is_ok(response: requests.Response) -> bool:
     return 200 <= int(response.status_code) < 300
 
 
-def _lines(response: requests.Response, path: str) -> Iterator[bytes]:
-    unfinished = b""
-    while part := response.raw.read1(1 << 16):
-        *lines, unfinished = (unfinished + part).split(b"\n")
-        yield from lines
-        if len(unfinished) > MOST_BYTES:
-            raise protocol.PeerError(f"{path} streams a line of more than {MOST_BYTES >> 20} MB")
-    yield unfinished
-
-
 def _reason(response: requests.Response) -> str:
     """Return the server's error message, or the beginning of its page."""
     try:
@@ -203,6 +216,55 @@ ANSWER_S = 300.0
 
 NEAR_TIE = 0.5
 """Two logits this near may change places with another precision or batch, so they prove nothing."""
+
+
+_MORE_THAN_STREAMED = 1.5
+"""Times the tokens of the text, tokenized again, above which some that were counted did not come: drawn text
+often has more tokens than its shortest spelling."""
+
+
+class _Streamed:
+    """What has come of one stream, and how many tokens that are."""
+
+    def __init__(self, texts: dialects.Texts | None) -> None:
+        self._texts = texts
+        self._pieces: list[str] = []
+        self._by_event: int | None = 0  # None where an event does not say how many it adds
+        self._total: int | None = None  # as the server counts
+        self._unspoken = 0
+        self._has_thought = False
+        self.finish: str | None = None
+
+    def add(self, heard: dialects.Heard) -> int | None:
+        """Take an event; return the tokens so far, None where nobody has counted them."""
+        self.finish = heard.finish or self.finish
+        self._unspoken = heard.unspoken or self._unspoken
+        self._has_thought |= heard.thought
+        self._pieces.append(heard.said)
+        if heard.text and self._by_event is not None:
+            self._by_event = None if heard.added is None else self._by_event + heard.added
+        if heard.tokens is not None:
+            self._total = heard.tokens
+            return heard.tokens
+        return self._by_event
+
+    def correction(self) -> dialects.Heard | None:
+        """Return what is to be known at the end: a count where there is none, or what did not come."""
+        again = None if self._texts is None else len(self._texts.ids("".join(self._pieces)))
+        if self._total is None:
+            if self._by_event is not None or again is None:
+                return None
+            return dialects.Heard(text=False, tokens=again, retokenised=True)
+        missing = 0
+        if self._unspoken and not self._has_thought:
+            missing = min(self._unspoken, self._total)
+        elif self._by_event:
+            missing = self._total - self._by_event
+        elif again and self._total > again * _MORE_THAN_STREAMED + 1:
+            missing = self._total - again
+        if missing <= 1:  # a token that ends an output has no text
+            return None
+        return dialects.Heard(text=False, tokens=self._total - missing, unstreamed=missing)
 
 
 class Server:
@@ -228,6 +290,11 @@ class Server:
 
     def describe(self) -> protocol.Described:
         return self._spoken().described
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a prompt is sent as token ids."""
+        return self._spoken().takes_ids
 
     def together(self, wave: protocol.Wave) -> protocol.Together:
         """See ``Batching.together``: a thread a request, and streams are closed to abort."""
@@ -257,20 +324,18 @@ class Server:
             yield from self._heard(ask)
 
     def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
-        """Yield what arrives of a stream, with tokens counted from the text where the server gives none."""
+        """Yield what arrives of a stream, with tokens counted from the text where the server gives none.
+
+        What the server counted beyond what came is told last, apart.
+        """
         dialect = self._spoken()
-        written: int | None = 0
-        pieces: list[str] = []
+        streamed = _Streamed(self._texts)
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
             heard = dialect.heard(event)
-            if heard.tokens is not None:
-                written = heard.tokens
-            elif written is not None and heard.text:
-                written = None if heard.added is None else written + heard.added
-            pieces.append(heard.said)
-            yield replace(heard, tokens=written)
-        if written is None and self._texts is not None:
-            yield dialects.Heard(text=False, tokens=len(self._texts.ids("".join(pieces))), retokenised=True)
+            yield replace(heard, tokens=streamed.add(heard))
+        dialects.require_ended(streamed.finish)
+        if (correction := streamed.correction()) is not None:
+            yield correction
 
     def close(self) -> None:
         """Do nothing, see ``Peer.close``: the server is not ours to stop."""
@@ -279,7 +344,7 @@ class Server:
         with self._lock:
             if self._dialect is None:
                 try:
-                    self._dialect = detected(self._http, self._model, self._texts)
+                    self._dialect = detected(self._http, self._model, self._texts, streams=not self._alone)
                     self._dialect.keep_prompts(self._prefix_cache)
                 except protocol.PeerGone:
                     raise
@@ -311,17 +376,20 @@ class Server:
         return lambda tokens: counted_between(before, lambda: self._counter_sums(dialect), tokens)
 
     def _counter_sums(self, dialect: dialects.Dialect) -> Tally | None:
-        """Return the sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
+        """Return the sums of ``counters`` in a page of Prometheus' text format.
+
+        None where one is missing or is no number: the format knows ``NaN`` and ``+Inf``.
+        """
         sums: dict[str, float] = {}
         page = self._http.text("/metrics") if dialect.counters else None
         for line in (page or "").splitlines():
-            sample, _, value = line.rpartition(" ")
-            name = sample.partition("{")[0]
-            with suppress(ValueError):
-                sums[name] = sums.get(name, 0.0) + float(value)
-        if not dialect.counters or any(name not in sums for name in dialect.counters):
+            if (sample := _SAMPLE.match(line)) is not None:
+                with suppress(ValueError):
+                    sums[sample["name"]] = sums.get(sample["name"], 0.0) + float(sample["value"])
+        counts = [sums.get(name, math.nan) for name in dialect.counters]
+        if not counts or not all(map(math.isfinite, counts)):
             return None
-        written, drafted, accepted = (int(sums[name]) for name in dialect.counters)
+        written, drafted, accepted = map(int, counts)
         return written, drafted, accepted
 
 
@@ -382,8 +450,14 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
     return None, None
 
 
-def detected(http: HttpClient, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
-    """Return the dialect of a server and of one model that it serves."""
+def detected(
+    http: HttpClient, model: str | None, texts: dialects.Texts | None, *, streams: bool = False
+) -> dialects.Dialect:
+    """Return the dialect of a server and of one model that it serves.
+
+    Args:
+        streams: it will be asked for streams, which may take other fields than whole answers do.
+    """
     props = http.find("/props")
     answer = http.get("/v1/models")
     cards = answer.get("data") if isinstance(answer, dict) else None
@@ -398,7 +472,10 @@ def detected(http: HttpClient, model: str | None, texts: dialects.Texts | None) 
     version = str((http.find("/version") or {}).get("version", "unknown"))
     if cards[0].get("owned_by") == "vllm":
         return dialects.VllmDialect(name, version)
-    return _openai(http, name, version, texts)
+    dialect = _openai(http, name, version, texts)
+    if streams:
+        dialect.fit_streams(lambda fields: http.streams(dialect.path, fields))
+    return dialect
 
 
 def _chosen_model(cards: list[dict[str, Any]], model: str | None) -> str:

@@ -7,7 +7,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 from spsbench.base import OPENAI, Ask, Described, PeerError, PeerGone, UnavailableError, UsageError
@@ -63,18 +63,16 @@ def turns(
     """Yield waves in the order in which they are sent.
 
     All servers get the same prompts at once, now one first and now the other, so that a machine that becomes
-    slower meanwhile slows all of them. Every request has its own seed, which servers share.
+    slower meanwhile slows all of them. Every request has its own seed, which servers share. No prompt comes
+    twice in a wave unless ``samples`` says more than once.
     """
     waves = {}
     for concurrency in concurrencies:
-        size = max(_SMALLEST, _IN_FLIGHT_TIMES * concurrency)
-        count = max(FEWEST_WAVES, -(-samples * len(asks) // size))
+        size = wave_size(len({tuple(ask.prompt_ids) for ask in asks}), samples, concurrency)
+        requests = max(FEWEST_WAVES * _full_size(concurrency), samples * len(asks))
         drawn = random.Random(f"{seed} {concurrency}")
-        order: list[Ask] = []
-        while len(order) < count * size:
-            order += drawn.sample(list(asks), len(asks))
-        seeded = [replace(ask, seed=drawn.getrandbits(31)) for ask in order[: count * size]]
-        waves[concurrency] = [tuple(seeded[start : start + size]) for start in range(0, len(seeded), size)]
+        deck = _Deck(asks, drawn, may_repeat=samples > 1)
+        waves[concurrency] = [deck.wave(size) for _ in range(-(-requests // size))]
     for number in range(max(map(len, waves.values()))):
         for concurrency, waves_there in waves.items():
             if number < len(waves_there):
@@ -82,9 +80,63 @@ def turns(
                     yield LoadTurn(server, concurrency, number, waves_there[number])
 
 
+def _full_size(concurrency: int) -> int:
+    return max(_SMALLEST, _IN_FLIGHT_TIMES * concurrency)
+
+
+def wave_size(prompts: int, samples: int, concurrency: int) -> int:
+    """Return the requests of a wave; prompts that are asked once each make it smaller.
+
+    Raises:
+        UsageError: they do not keep so many requests in flight.
+    """
+    full = _full_size(concurrency)
+    if samples > 1 or prompts >= full:
+        return full
+    if prompts < concurrency:
+        raise UsageError(
+            f"{prompts} prompts do not keep {concurrency} requests in flight without asking one of them "
+            "twice at once, which a server's cache would answer.",
+            flag="--concurrency",
+            remedy=f"Give {concurrency} prompts or more, or --samples 2 to ask them again.",
+        )
+    return prompts
+
+
+class _Deck:
+    """Prompts in an order of its own each time round, every request with its own seed."""
+
+    def __init__(self, asks: Sequence[Ask], drawn: random.Random, *, may_repeat: bool) -> None:
+        self._asks, self._drawn, self._may_repeat = list(asks), drawn, may_repeat
+        self._left: list[Ask] = []
+
+    def wave(self, size: int) -> tuple[Ask, ...]:
+        """Take so many; in a wave that may not repeat, what was taken already waits for the next."""
+        taken: list[Ask] = []
+        waiting: list[Ask] = []
+        prompts: list[list[int]] = []
+        while len(taken) < size:
+            if not self._left:
+                self._left = self._drawn.sample(self._asks, len(self._asks))
+            ask = self._left.pop(0)
+            if self._may_repeat or ask.prompt_ids not in prompts:
+                taken.append(ask)
+                prompts.append(ask.prompt_ids)
+            else:
+                waiting.append(ask)
+        self._left = waiting + self._left
+        return tuple(replace(ask, seed=self._drawn.getrandbits(31)) for ask in taken)
+
+
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One request: when tokens came, and how many there were then. Seconds since the start of its wave."""
+    """One request: when tokens came, and how many there were then. Seconds since the start of its wave.
+
+    Attributes:
+        unstreamed: tokens that the server counted and did not send; ``counts`` are without them.
+        came_before: its server had read the prompt for an earlier request.
+        cached: prompt tokens that the server says it did not read anew.
+    """
 
     sent: float
     done: float
@@ -94,6 +146,9 @@ class TimedAnswer:
     accepted: int | None = None
     error: str | None = None
     retokenised: bool = False  # the server counts no tokens: its text was tokenized again
+    unstreamed: int = 0
+    came_before: bool = False
+    cached: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -123,14 +178,15 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
     sent = time.perf_counter() - started
     heard: list[tuple[float, int | None, int]] = []
     retokenised = False
-    latest: dict[str, int | None] = dict.fromkeys(("tokens", "drafted", "accepted"))
+    unstreamed = 0
+    latest: dict[str, int | None] = dict.fromkeys(("tokens", "drafted", "accepted", "cached"))
     try:
         for event in server.stream(ask):
             now = time.perf_counter() - started
             for name in latest:
                 if (value := getattr(event, name)) is not None:
                     latest[name] = value
-            retokenised = event.retokenised
+            retokenised, unstreamed = event.retokenised, event.unstreamed
             if event.text:
                 heard.append((now, event.tokens, len(event.said)))
             written = 0 if retokenised else latest["tokens"] or 0
@@ -147,8 +203,17 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
     times, counts = _counted(heard, total, done)
     if any(later < earlier for earlier, later in pairwise(counts)):
         return TimedAnswer(sent, done, error="its count of tokens goes backwards")
-    drafted, accepted = latest["drafted"], latest["accepted"]
-    return TimedAnswer(sent, done, times, counts, drafted, accepted, retokenised=retokenised)
+    return TimedAnswer(
+        sent,
+        done,
+        times,
+        counts,
+        latest["drafted"],
+        latest["accepted"],
+        retokenised=retokenised,
+        unstreamed=unstreamed,
+        cached=latest["cached"],
+    )
 
 
 def _counted(
@@ -195,17 +260,39 @@ class LoadWave:
         return sum(reading.tokens_by(self.window_s) for reading in self.answered)
 
 
-def _sent(name: str, server: Server, turn: LoadTurn) -> LoadWave:
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """A server by its name, and the prompts that it has read."""
+
+    name: str
+    server: Server
+    read: set[tuple[int, ...]] = field(default_factory=set)
+
+    def apart(self, ask: Ask) -> Ask:
+        """Return a request whose prompt begins otherwise, where ids are sent: no cache helps the other."""
+        return replace(ask, prompt_ids=ask.prompt_ids[1:] or ask.prompt_ids) if self.server.takes_ids else ask
+
+
+def _sent(client: _Client, turn: LoadTurn) -> LoadWave:
     """Send requests, each as soon as one of those in flight is answered.
 
     What a server counts in ``/metrics`` is used only at concurrency 1, where other clients would be noticed.
     """
+    server = client.server
     try:
         counted = server.counting() if turn.concurrency == 1 else None
         started = time.perf_counter()
         pool = ThreadPoolExecutor(turn.concurrency)
         try:
-            readings = tuple(pool.map(lambda ask: listened(server, ask, started), turn.asks))
+            came_before = []
+            for ask in turn.asks:
+                came_before.append(tuple(ask.prompt_ids) in client.read)
+                client.read.add(tuple(ask.prompt_ids))
+            heard = pool.map(lambda ask: listened(server, ask, started), turn.asks)
+            readings = tuple(
+                replace(reading, came_before=before)
+                for reading, before in zip(heard, came_before, strict=True)
+            )
         finally:
             pool.shutdown(cancel_futures=True)
         # An output that was too short for a draft reports none.
@@ -216,7 +303,7 @@ def _sent(name: str, server: Server, turn: LoadTurn) -> LoadWave:
         if drafted is None and counted is not None:
             drafted, accepted = counted(sum(reading.tokens for reading in readings))
     except PeerGone as error:
-        raise _gone(name, error) from error
+        raise _gone(client.name, error) from error
     return LoadWave(turn.server, turn.concurrency, turn.number, readings, drafted, accepted)
 
 
@@ -244,57 +331,63 @@ def measure(
     say: Callable[[str], None],
 ) -> Loaded:
     """Measure servers in turns; where one of them ends, what all of them had finished is kept."""
-    servers = [Server(*server_address(name, "--engine"), texts, alone=False) for name in names]
+    clients = [_Client(name, Server(*server_address(name, "--engine"), texts, alone=False)) for name in names]
     described = []
-    for name, server in zip(names, servers, strict=True):
+    for client in clients:
         try:
-            description = server.describe()
+            description = client.server.describe()
             if CHAT_ALONE in description.limits:
-                say(f"{name}: {CHAT_ALONE}")
+                say(f"{client.name}: {CHAT_ALONE}")
             described.append(description)
         except PeerGone as error:
-            raise _gone(name, error) from error
-    _require_one_model(names, servers, asks)
+            raise _gone(client.name, error) from error
+    _require_one_model(clients, asks)
     say("Warming up")  # with as many short requests at once as will ever be in flight
     most = max(concurrencies)
     short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in asks]
-    at_once = tuple(short[place % len(short)] for place in range(most))
-    for place, (name, server) in enumerate(zip(names, servers, strict=True)):
-        _sent(name, server, LoadTurn(place, most, -1, at_once))
+    for place, client in enumerate(clients):
+        at_once = tuple(client.apart(short[number % len(short)]) for number in range(most))
+        _sent(client, LoadTurn(place, most, -1, at_once))
     waves: list[LoadWave] = []
     begun: list[LoadWave] = []
     ended = None
-    for turn in turns(asks, samples, concurrencies, len(servers), seed):
+    for turn in turns(asks, samples, concurrencies, len(clients), seed):
         if not begun and turn.concurrency == concurrencies[0]:
             say(f"Wave {turn.number + 1}")
         try:
-            begun.append(_sent(names[turn.server], servers[turn.server], turn))
+            begun.append(_sent(clients[turn.server], turn))
         except UnavailableError as error:
             if not waves:
                 raise
             ended = error.message
             break
-        if len(begun) == len(servers):
+        if len(begun) == len(clients):
             waves += begun
             begun = []
     return Loaded(names, tuple(described), tuple(waves), ended)
 
 
-def _require_one_model(names: Sequence[str], servers: Sequence[Server], asks: Sequence[Ask]) -> None:
+def _require_one_model(clients: Sequence[_Client], asks: Sequence[Ask]) -> None:
     """Refuse two servers whose greedy tokens differ at more than a few prompts.
 
     One alone is asked for a token, so that what it cannot do with these prompts shows now.
     """
-    asks = asks[: 1 if len(servers) == 1 else _COMPARED]
+    asks = asks[: 1 if len(clients) == 1 else _COMPARED]
+    if not all(client.server.takes_ids for client in clients):
+        for client in clients:
+            client.read.update(tuple(ask.prompt_ids) for ask in asks)
+        compared = list(asks)
+    else:
+        compared = [clients[0].apart(ask) for ask in asks]
     seen = [
-        [first_token(server, ask.prompt_ids, ask.stop_ids, name) for ask in asks]
-        for name, server in zip(names, servers, strict=True)
+        [first_token(client.server, ask.prompt_ids, ask.stop_ids, client.name) for ask in compared]
+        for client in clients
     ]
     differing = sum(one != other for one, other in zip(seen[0], seen[-1], strict=True))
     if differing > _TOLERATED * len(asks):
         raise UnavailableError(
-            f"{' and '.join(names)} serve different models: at {differing} of {len(asks)} prompts "
-            "their most probable tokens differ.",
+            f"{' and '.join(client.name for client in clients)} serve different models: at {differing} of "
+            f"{len(asks)} prompts their most probable tokens differ.",
             flag="--engine",
             remedy="Start both with the same target.",
         )

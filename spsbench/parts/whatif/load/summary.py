@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.base import Interval
+from spsbench.base import Described, Interval
 from spsbench.parts.external.dialects import CHAT_ALONE
 from spsbench.parts.whatif.load.measure import Loaded, LoadWave
 from spsbench.report import NOTHING, Heading, Table, escape, interval, left, milliseconds, percent, right
@@ -22,7 +22,16 @@ PLAIN, SPECULATING = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class LoadRow:
-    """One server at one concurrency; its speedup is over the plain one, of the same waves."""
+    """One server at one concurrency; its speedup is over the plain one, of the same waves.
+
+    Attributes:
+        ttft_ms: of prompts that the server had not read before; of all where none of its requests may have
+            been served from a cache, or all may.
+        ttft_again_ms: of the prompts that came again, where they are told apart.
+        again: requests whose prompt had come before, to a server whose cache may have kept it.
+        cached_tokens: of all prompts, as far as the server says so; None where it does not.
+        unstreamed: tokens that were counted and not sent; no other number has them.
+    """
 
     server: int
     concurrency: int
@@ -30,12 +39,16 @@ class LoadRow:
     failed: int
     tokens_per_s: Interval | None
     ttft_ms: dict[str, float]
+    ttft_again_ms: dict[str, float]
+    again: int
+    cached_tokens: int | None
+    unstreamed: int
     tpot_ms: dict[str, float]
     acceptance: float | None
     speedup: Interval | None
 
 
-def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
+def rows(waves: Sequence[LoadWave], described: Sequence[Described] = ()) -> list[LoadRow]:
     """Return a row for every server at every concurrency."""
     cells: dict[tuple[int, int], list[LoadWave]] = {}
     for wave in sorted(waves, key=lambda wave: (wave.concurrency, wave.server, wave.number)):
@@ -47,6 +60,10 @@ def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
         drafted = sum(wave.drafted or 0 for wave in cell)
         sums = _sums(cell)
         plain = None if server == PLAIN else cells.get((concurrency, PLAIN))
+        keeps = not described or described[server].settings.get("prefix_cache") is not False
+        again = [reading for reading in answered if reading.came_before and keeps]
+        first = [reading for reading in answered if not (reading.came_before and keeps)]
+        cached = [reading.cached for reading in answered if reading.cached is not None]
         load_rows.append(
             LoadRow(
                 server,
@@ -54,7 +71,11 @@ def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
                 requests,
                 requests - len(answered),
                 pooled_ratio(*sums) if sums[0].sum() else None,
-                _percentiles([reading.ttft_s for reading in answered]),
+                _percentiles([reading.ttft_s for reading in first or answered]),
+                _percentiles([reading.ttft_s for reading in again]) if first else {},
+                len(again),
+                sum(cached) if cached else None,
+                sum(reading.unstreamed for reading in answered),
                 _percentiles([reading.tpot_s for reading in answered]),
                 sum(wave.accepted or 0 for wave in cell) / drafted if drafted else None,
                 None if plain is None else _speedup([*sums, *_sums(plain)]),
@@ -123,7 +144,7 @@ def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
             for name, described in zip(loaded.names, loaded.described, strict=True)
         ],
         "ended": loaded.ended,
-        "rows": [asdict(row) for row in rows(loaded.waves)],
+        "rows": [asdict(row) for row in rows(loaded.waves, loaded.described)],
         "pays_up_to": None if crossing is None else asdict(crossing),
     }
     return plain(content)
@@ -142,6 +163,9 @@ def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
                     "ttft_s": reading.ttft_s,
                     "tpot_s": reading.tpot_s,
                     "tokens": reading.tokens,
+                    "unstreamed": reading.unstreamed,
+                    "came_before": reading.came_before,
+                    "cached_tokens": reading.cached,
                     "error": reading.error,
                 }
                 for reading in wave.readings
@@ -159,7 +183,7 @@ def table(loaded: Loaded) -> Table:
     if compared:
         columns = [columns[0], left("server", whole=True), *numbers, right("speedup", note="95%")]
     cells: list[Sequence[str] | Heading] = []
-    for row in rows(loaded.waves):
+    for row in rows(loaded.waves, loaded.described):
         if cells and compared and row.server == PLAIN:
             cells.append(Heading())
         line = [
@@ -203,7 +227,14 @@ def sentences(loaded: Loaded) -> list[str]:
         lines.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
         lines += [limit for limit in described.limits if limit == CHAT_ALONE]
     lines.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
-    failed = sum(row.failed for row in rows(loaded.waves))
+    load_rows = rows(loaded.waves, loaded.described)
+    lines += _repeated(load_rows, len(loaded.names))
+    if unstreamed := sum(row.unstreamed for row in load_rows):
+        lines.append(
+            f"{unstreamed:,} tokens were counted and not streamed, such as a hidden thought: tok/s and TPOT "
+            "are without them, TTFT has their time."
+        )
+    failed = sum(row.failed for row in load_rows)
     again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
     if again:
         lines.append(f"{again} answers without a count of tokens: their text was tokenized again.")
@@ -211,6 +242,29 @@ def sentences(loaded: Loaded) -> list[str]:
         lines.append(f"The measurement ended early: {loaded.ended}")
     if failed:
         lines.append(f"{failed} requests failed; their tokens are not counted.")
+    return lines
+
+
+def _repeated(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
+    """Say of each server how often it was asked what it had read before, and what that took."""
+    lines = []
+    for server in range(servers):
+        of = [row for row in load_rows if row.server == server and row.again]
+        if not of:
+            continue
+        again, requests = sum(row.again for row in of), sum(row.requests for row in of)
+        told = [row.cached_tokens for row in of if row.cached_tokens is not None]
+        cached = f"; it says that {sum(told):,} tokens of prompts came from its cache" if told else ""
+        took = ", ".join(
+            f"{milliseconds(row.ttft_again_ms['p50'])} ms at {row.concurrency}"
+            for row in of
+            if row.ttft_again_ms
+        )
+        apart = f" Their TTFT, median, {took} in flight, is not in the table." if took else ""
+        lines.append(
+            f"{_role(server, servers)}: the prompts of {again} of {requests} requests had come before, and "
+            f"its prefix cache may have kept them{cached}.{apart}"
+        )
     return lines
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +221,85 @@ def test_a_comma_may_belong_to_a_url() -> None:
 
 def test_the_fake_writes_what_the_tests_believe() -> None:
     assert written([5], 3, []) == [6, 13, 30]
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llama", "sglang", "ids-in", "text", "chat"])
+@pytest.mark.parametrize("fault", ["", "midway", "error-object", "error-event", "error-text", "cut", "abort"])
+def test_an_answer_that_does_not_come_to_its_end_is_lost(dialect: str, fault: str) -> None:
+    asked = {"texts": _Spoken()} if dialect == "chat" else {"texts": Letters()}
+    with serving(Fake(dialect, fault=fault)) as url:
+        found = listened(Server(url, **asked), ASK, 0.0)
+    if not fault:
+        assert (found.error, found.tokens) == (None, 6)
+        return
+    assert found.tokens == 0
+    assert found.error is not None
+    why = {"cut": "it was cut", "abort": "it was cut|'abort'"}.get(fault, "worker died")
+    assert re.search(why, found.error)
+
+
+class _Spoken(Letters):
+    def messages(self, ids: list[int]) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.text(ids)}]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("data_lines", [1, 2])
+def test_streams_are_read_as_their_format_says(line_end: str, data_lines: int) -> None:
+    with serving(Fake("text", line_end=line_end, data_lines=data_lines)) as url:
+        found = listened(Server(url, texts=Letters()), ASK, 0.0)
+    assert (found.error, found.tokens) == (None, 6)
+
+
+@pytest.mark.parametrize(("hidden", "reasoning"), [(60, ""), (0, "reasoning"), (0, "")])
+def test_tokens_that_are_counted_and_not_streamed_make_no_time(hidden: int, reasoning: str) -> None:
+    with serving(Fake("chat", hidden=hidden, reasoning=reasoning)) as url:
+        found = listened(Server(url, texts=_Spoken()), replace(ASK, max_new_tokens=90), 0.0)
+    assert found.error is None
+    assert (found.tokens, found.unstreamed) == (90 - hidden, hidden)
+
+
+def test_prompts_that_come_again_are_told_apart(tmp_path: Path) -> None:
+    fake = Fake("ids-in", prefix_s=0.05)
+    with serving(fake) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+    (row,) = read(tmp_path / "out")["rows"]
+    requests = [request for wave in read(tmp_path / "out")["waves"] for request in wave["requests"]]
+    assert [len(wave["requests"]) for wave in read(tmp_path / "out")["waves"]] == [4] * 9
+    assert (row["requests"], row["again"]) == (36, 32)
+    assert row["ttft_ms"]["p50"] > 50 > row["ttft_again_ms"]["p50"]
+    assert row["cached_tokens"] == sum(request["cached_tokens"] for request in requests) > 0
+    assert "the prompts of 32 of 36 requests had come before" in " ".join(done.out.split())
+
+
+def test_a_prompt_is_not_asked_twice_in_a_wave_unless_it_is_wanted() -> None:
+    asks = [Ask([place], 4) for place in range(7)]
+    once = list(turns(asks, 1, [1, 3], 1, 0))
+    assert all(len({tuple(ask.prompt_ids) for ask in turn.asks}) == len(turn.asks) for turn in once)
+    of_one = Counter(tuple(ask.prompt_ids) for turn in once if turn.concurrency == 1 for ask in turn.asks)
+    assert max(of_one.values()) - min(of_one.values()) <= 1
+    again = list(turns(asks[:2], 2, [4], 1, 0))
+    assert {len(turn.asks) for turn in again} == {8}
+    with pytest.raises(UsageError, match="2 prompts do not keep 4 requests in flight"):
+        list(turns(asks[:2], 1, [4], 1, 0))
+    with pytest.raises(UsageError, match="1 prompts do not keep 2"):
+        list(turns([asks[0], asks[0]], 1, [2], 1, 0))
+
+
+def test_a_counter_that_is_no_number_counts_nothing(tmp_path: Path) -> None:
+    with serving(Fake("vllm", k=4, fault="nan")) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+    assert read(tmp_path / "out")["rows"][0]["acceptance"] is None
+
+
+@pytest.mark.parametrize("refused", [(), ("stream_options",), ("return_token_ids",)])
+@pytest.mark.parametrize("dialect", ["text", "chat"])
+def test_fields_are_tried_in_the_mode_that_is_used(dialect: str, refused: tuple[str, ...]) -> None:
+    fake = Fake(dialect, counted="ids" if dialect == "chat" else "", not_in_streams=refused)
+    with serving(fake) as url:
+        server = Server(url, texts=_Spoken(), alone=False)
+        found = listened(server, ASK, 0.0)
+    assert (found.error, found.tokens) == (None, 6)
+    assert found.retokenised is (refused == ("stream_options",) and dialect == "text")
