@@ -46,6 +46,7 @@ def compare(
 
     Example: spsbench compare results/A results/B --gate 2%
     """
+    from spsbench.report.wording import unfinished
     from spsbench.stats.comparison import compare as compare_sides
     from spsbench.stats.comparison import slower, undecided
 
@@ -58,6 +59,8 @@ def compare(
     present(lambda: compared, lambda: compared_screen(compared), json=json, quiet=quiet)
     if allowed is None:
         return
+    if lost := [*map(unfinished, compared["unfinished"])]:
+        raise GateFailed(f"times of B do not stand for its prompts: {'; '.join(lost)}.", flag="--gate")
     if failed := slower(compared, allowed):
         raise GateFailed(f"B is slower than A by more than {gate}: {'; '.join(failed)}.", flag="--gate")
     if open_arms := undecided(compared, allowed):
@@ -190,7 +193,7 @@ def _side(directory: Path) -> Side:
 
 
 def _require_comparable(compared: RunComparison, *, gated: bool, force: bool) -> None:
-    if not compared["arms"]:
+    if not compared["arms"] and not (gated and compared["unfinished"]):
         reasons = compared["refusals"] or ["no sequence was finished in both runs"]
         raise UsageError(f"these runs have nothing to compare: {'; '.join(reasons)}.", flag="B")
     if force:

@@ -385,7 +385,8 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
     parts.append(table_of(columns, arms))
     for sentences in ([*_speedups(arms)], [*_metrics(arms)], [*_tokens(arms)]):
         parts += [Text(), *map(Text, sentences)] if sentences else []
-    notes = [*compared["refusals"], *compared["machine"], *compared["warnings"]]
+    notes = [*map(wording.unfinished, compared["unfinished"])]
+    notes += [*compared["refusals"], *compared["machine"], *compared["warnings"]]
     notes += [f"{arm} is in {side} only" for side in ("A", "B") for arm in compared[f"only_{side.lower()}"]]
     caveat = (
         "Paired by prompt; the runs were not interleaved, so a drift of the machine between them is in the "

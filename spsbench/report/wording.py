@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from spsbench.base.axes import Row, label
+from spsbench.base.axes import Row, both_arms, label
 from spsbench.base.errors import printable as printable
 from spsbench.base.records import Interval
 from spsbench.store.summary_types import Estimate, LoopLine, LoopTime, RatioInterval, Summary
@@ -261,3 +261,9 @@ def title(summary: Summary) -> str:
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))
     name += " (synthetic)" if summary.get("synthetic") and "synthetic" not in name else ""
     return ", ".join([name, *([printable(law)] if (law := summary.get("law")) else [])])
+
+
+def unfinished(arm: Mapping[str, Any]) -> str:
+    """Say how many prompts an arm of a comparison finished in either run, and what the others ended with."""
+    why = f" ({printable(arm['reason'])})" if arm["reason"] else ""
+    return f"{both_arms(arm)} has times of {arm['b_finished']} prompts in B and {arm['a_finished']} in A{why}"

@@ -7,6 +7,7 @@ in its interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
@@ -204,6 +205,19 @@ class ArmComparison(ArmIdentity):
     tokens: TokenIdentity | None
 
 
+class Unfinished(TypedDict):
+    """An arm that finished fewer of the shared prompts in B than in A, or none in one of them.
+
+    ``reason``: what most of the others ended with; null where they were never asked.
+    """
+
+    arm: str
+    b_arm: str
+    a_finished: int
+    b_finished: int
+    reason: str | None
+
+
 class RunComparison(TypedDict):
     """Two runs compared, see ``compare``."""
 
@@ -216,6 +230,7 @@ class RunComparison(TypedDict):
     prompts: int
     only_a: list[str]
     only_b: list[str]
+    unfinished: list[Unfinished]
     arms: list[ArmComparison]
 
 
@@ -243,6 +258,21 @@ class Side:
         )
         assert samples is not None
         return Side(self.name, self.run, self.prompts, samples, loops)
+
+    def declared(self) -> set[str]:
+        """Return the names of the arms that were to be measured."""
+        return {str(axes.identity(entry)["arm"]) for entry in self.run.get("arms") or []}
+
+    def finished_prompts(self, arm: str) -> tuple[int, str | None]:
+        """Return how many prompts an arm has a time of, of every sequence, and why most others have none."""
+        samples = self.of(arm)
+        timed = samples["decode_s"].map(lambda seconds: math.isfinite(seconds) and seconds > 0)
+        good = samples.index.isin(finished(samples).index) & timed.astype(bool)
+        errors = samples["error"][~good].dropna()
+        reason = "values that are no times" if not len(errors) and not good.all() else None
+        if len(errors):
+            reason = str(errors.mode().iloc[0])
+        return int(good.groupby(samples["example_id"]).all().sum()), reason
 
     def of(self, arm: str) -> pd.DataFrame:
         """Return the samples of one arm."""
@@ -324,11 +354,27 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
         "prompts": len(shared),
         "only_a": [arm for arm in names[0] if arm not in pairs],
         "only_b": [arm for arm in names[1] if arm not in pairs.values()],
+        "unfinished": [*_unfinished(kept_a, kept_b, pairs)],
         "arms": sorted(filter(None, arms), key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
     }
     if tags := {name: side.run["tags"] for name, side in (("a", a), ("b", b)) if side.run.get("tags")}:
         result["tags"] = tags
     return plain(result)
+
+
+def _unfinished(a: Side, b: Side, pairs: Mapping[str, str]) -> Iterator[Unfinished]:
+    """Yield the arms that the prompts' times cannot stand for, see ``Unfinished``."""
+    unmeasured = {arm: arm for arm in a.arms() if arm in b.declared() - {*b.arms()} and arm not in pairs}
+    for arm, other in (pairs | unmeasured).items():
+        (ours, a_reason), (theirs, b_reason) = a.finished_prompts(arm), b.finished_prompts(other)
+        if not ours or theirs < ours:
+            yield {
+                "arm": arm,
+                "b_arm": other,
+                "a_finished": ours,
+                "b_finished": theirs,
+                "reason": b_reason if ours else a_reason,
+            }
 
 
 def slower(compared: RunComparison, allowed: float) -> list[str]:

@@ -197,7 +197,7 @@ def test_scores_and_gates_name_both_arms_of_two_names() -> None:
     arm |= {"metrics": [score], "tokens": None, "time_ratio": ratio, "a_speedup": None, "b_speedup": None}
     arm |= {"a_ms_per_token": 1.0, "b_ms_per_token": 1.5}
     compared: Any = {"a": "a", "b": "b", "prompts": 4, "arms": [arm], "only_a": [], "only_b": []}
-    compared |= {"refusals": [], "machine": [], "warnings": []}
+    compared |= {"refusals": [], "machine": [], "warnings": [], "unfinished": []}
     file = io.StringIO()
     Console(file=file, width=100).print(compared_screen(compared))
     assert "sps-k2 | sps-k4: ROUGE-2 0.1000 -> 0.2000, +0.1000" in file.getvalue()
@@ -236,3 +236,28 @@ def test_the_ratio_of_speedups_has_an_interval_over_prompts() -> None:
     assert found.high is not None
     assert found.ratio == pytest.approx(2.0 / 1.34, rel=1e-3)
     assert 1.3 < found.low < found.ratio < found.high < 1.7
+
+
+@pytest.mark.parametrize("failed_side", ["a", "b"])
+def test_a_gate_is_red_where_an_arm_has_no_times(
+    cli: Cli, finished: tuple[Path, Result], tmp_path: Path, failed_side: str
+) -> None:
+    """An arm that failed has no slower times; the run as it was is the control."""
+    for name in ("a", "b"):
+        shutil.copytree(finished[0], tmp_path / name)
+    assert cli("compare", tmp_path / "a", tmp_path / "b", "--gate", "2%").code == 0
+    _edit_samples(
+        tmp_path / failed_side,
+        lambda line: (
+            {"finish_reason": "error", "error": "RuntimeError: the draft is gone"}
+            if line["arm"] == "sps-k4-nucleus"
+            else {}
+        ),
+    )
+    done = cli("compare", tmp_path / "a", tmp_path / "b", "--gate", "2%")
+    assert done.code == 4, done.err
+    counts = (0, 1) if failed_side == "b" else (1, 0)
+    said = f"sps-k4-nucleus has times of {counts[0]} prompts in B and {counts[1]} in A"
+    assert said in " ".join(done.err.split())
+    assert "the draft is gone" in done.err
+    assert said in " ".join(cli("compare", tmp_path / "a", tmp_path / "b").out.split())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -242,3 +243,44 @@ def test_the_gpus_that_computed_are_compared_and_others_are_not(
     told = {name: found[name] for name in ("refusals", "machine", "warnings")}
     assert told.pop(kind) == [said]
     assert list(told.values()) == [[], []]
+
+
+def _without(side: Side, rows: Any, **values: Any) -> Side:
+    samples = side.samples.copy()
+    for name, value in values.items():
+        samples.loc[rows(samples), name] = value
+    return Side(side.name, side.run, side.prompts, samples)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"finish_reason": "error", "error": "out of memory"}, "out of memory"),
+        ({"decode_s": math.nan}, "values that are no times"),
+        ({"decode_s": 0.0}, "values that are no times"),
+        ({"decode_s": -1.0}, "values that are no times"),
+    ],
+)
+def test_an_arm_with_fewer_times_is_named(values: dict[str, Any], reason: str) -> None:
+    a, b = _side(), _side("b", seed=1)
+    assert compare(a, b)["unfinished"] == []
+    arm = next(iter(a.arms()))
+    half = _without(
+        b, lambda s: (s["arm"] == arm) & s["example_id"].isin([f"e{i}" for i in range(15)]), **values
+    )
+    expected = {"arm": arm, "b_arm": arm, "a_finished": 30, "b_finished": 15, "reason": reason}
+    assert compare(a, half)["unfinished"] == [expected]
+    assert compare(half, a)["unfinished"] == []  # fewer prompts to judge by, each with a time in both
+    gone = _without(b, lambda s: s["arm"] == arm, **values)
+    assert compare(a, gone)["unfinished"] == [expected | {"b_finished": 0}]
+    assert compare(gone, a)["unfinished"] == [expected | {"a_finished": 0, "b_finished": 30}]
+
+
+def test_an_arm_that_was_to_be_measured_and_was_not_is_named() -> None:
+    a, b = _side(), _side("b", seed=1)
+    arm = next(iter(a.arms()))
+    none = Side("b", b.run, b.prompts, b.samples[b.samples["arm"] != arm])
+    expected = {"arm": arm, "b_arm": arm, "a_finished": 30, "b_finished": 0, "reason": None}
+    assert compare(a, none)["unfinished"] == [expected]
+    fewer = b.run | {"arms": [entry for entry in b.run["arms"] if entry["arm"] != arm]}
+    assert compare(a, Side("b", fewer, b.prompts, none.samples))["unfinished"] == []
