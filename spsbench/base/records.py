@@ -511,6 +511,7 @@ class Prompt:
         reference: see ``Example``.
         other_references: further ones, beside ``reference``; the best counts.
         begun: whether they go on into the answer, so that the output continues ``text``.
+        thinks: whether they end within a thought, which the template opens.
         turn: of a conversation, from 1. A later turn's ``ids`` are each arm's own, since they hold its
             answers: they are empty here, and with the sample.
         conversation: of a later turn the ``example_id`` of the first.
@@ -525,6 +526,7 @@ class Prompt:
     category: str | None = None
     other_references: tuple[str, ...] = ()
     begun: bool = False
+    thinks: bool = False
     turn: int = 1
     conversation: str | None = None
 

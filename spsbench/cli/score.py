@@ -96,6 +96,7 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     from spsbench.parts.judge import judge_all, read_problems, read_samples, sandbox_level
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
+    from spsbench.tasks.thoughts import spoken
 
     samples = options.run_or_samples
     extract = options.extract or "none"
@@ -112,7 +113,7 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
         """(problem, what runs after its prompt) of every sample."""
         for row, text, _ in read_samples(samples, problems):
             problem = problems[row["task_id"]]
-            fenced = extract == "fence"
+            fenced, text = extract == "fence", spoken(text).answer
             yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fenced else text
 
     sampled, forms = Counter[str](), Counter[str]()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Prompt
+from spsbench.tasks.thoughts import spoken
 
 if TYPE_CHECKING:
     from spsbench.tasks.task import TextTokenizer
@@ -33,8 +34,9 @@ class Conversation:
     def prompt(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Prompt:
         """Return the prompt of the turn after the first one and so many answers.
 
-        In a chat the template puts everything that was said; else a turn stands a line behind the answer. The
-        answers are read as text, so that the same texts make the same prompt.
+        In a chat the template puts everything that was said, without the thoughts before answers; else a turn
+        stands a line behind the answer. The answers are read as text, so that the same texts make the same
+        prompt.
         """
         turn = len(answers) + 1
         name = first.example_id
@@ -54,7 +56,8 @@ class Conversation:
 
     def _ids(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Sequence[int]:
         """Return the token ids of the conversation so far."""
-        pairs = [*zip(answers, self.later, strict=False)]
+        spoken_answers = [spoken(answer, opened=first.thinks).answer for answer in answers]
+        pairs = [*zip(spoken_answers, self.later, strict=False)]
         if not first.chat:
             added = (
                 "".join([answer, *(f"\n{message['content']}" for message in turn)]) for answer, turn in pairs

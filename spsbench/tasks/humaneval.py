@@ -98,7 +98,7 @@ class Code(YamlTask):
     def extraction(self, prompt: Prompt) -> ExtractionRule:
         return "begun" if prompt.begun else extraction_rule(self.extract, prompt.chat)
 
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
+    def _score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
         Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` says; one
@@ -112,7 +112,7 @@ class Code(YamlTask):
             head, entry_point = problem["prompt"], problem["entry_point"]
             completions.append(completion_of(text, head, entry_point) if fenced else text)
         verdicts = judge(problems, completions, *self._judging)
-        others = super().score(prompts, texts)
+        others = super()._score(prompts, texts)
         return [{"passed": float(v.passed)} | other for v, other in zip(verdicts, others, strict=True)]
 
     def problem(self, prompt: Prompt) -> dict[str, str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from spsbench.tasks.conversation import Conversation
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
 from spsbench.tasks.sources import DataRow, bad_data, fetch, is_blank, read_rows, require_columns, sibling
 from spsbench.tasks.spec import TaskSpec
+from spsbench.tasks.thoughts import opens_thought, spoken
 
 
 class TextTokenizer(Protocol):
@@ -116,6 +117,10 @@ def sha256_of(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 
+_MARK = 16
+"""Tokens that the mark of a thought's beginning has at most, spelled by letters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a prompt has to fit into, in tokens, and whether it goes through the chat template.
@@ -150,7 +155,11 @@ class Frame:
                 flag="--max-new-tokens",
                 remedy="Shorten it, choose models with a larger window or, with decoders, fewer new tokens.",
             )
-        return prompt
+        return self.marked(prompt)
+
+    def marked(self, prompt: Prompt) -> Prompt:
+        """The prompt, with whether its template opened a thought."""
+        return replace(prompt, thinks=self.chat and opens_thought(self.tokenizer.decode(prompt.ids[-_MARK:])))
 
     def cut(
         self, example: Example, document: str, text_with: Callable[[str], str], around: str, what: str
@@ -180,10 +189,15 @@ class Frame:
                 # A cut within a character leaves U+FFFD at the end.
                 text = text_with(self.tokenizer.decode(tokens[: len(tokens) - cut]).rstrip("\ufffd"))
                 ids = self._ids(text)
-        return Prompt(example.example_id, text, ids, example.reference, cut, self.chat)
+        return self.marked(Prompt(example.example_id, text, ids, example.reference, cut, self.chat))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.chat(text) if self.chat else self.tokenizer.encode(text, special=True))
+
+
+def answers(prompts: Sequence[Prompt], texts: Sequence[str]) -> list[str]:
+    """What each output says behind its thought, if it has one."""
+    return [spoken(text, opened=prompt.thinks).answer for prompt, text in zip(prompts, texts, strict=True)]
 
 
 class Task(ABC):
@@ -281,13 +295,23 @@ class Task(ABC):
         )
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
-        """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``."""
+        """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``.
+
+        A thought before an answer is not graded, and one without an end has no answer behind it.
+        """
+        return self._score(prompts, answers(prompts, texts))
+
+    def _score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
+        """As ``score``, of the answers alone."""
         asked = [prompt.text for prompt in prompts]
         references = [prompt.reference for prompt in prompts]
         return scores(self.metrics, asked, texts, references)
 
     def corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
         """Score all outputs by a metric with ``corpus``; arguments as for ``score``."""
+        return self._corpus_figure(kind, prompts, answers(prompts, texts))
+
+    def _corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
         asked = [prompt.text for prompt in prompts]
         references = [prompt.reference for prompt in prompts]
         return corpus_figure(kind, asked, texts, references)

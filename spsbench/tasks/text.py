@@ -82,11 +82,11 @@ class TextTask(YamlTask):
             column,
         )
 
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
-        return super().score(*self._by_sentences(prompts, texts))
+    def _score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
+        return super()._score(*self._by_sentences(prompts, texts))
 
-    def corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
-        return super().corpus_figure(kind, *self._by_sentences(prompts, texts))
+    def _corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
+        return super()._corpus_figure(kind, *self._by_sentences(prompts, texts))
 
     def _by_sentences(
         self, prompts: Sequence[Prompt], texts: Sequence[str]

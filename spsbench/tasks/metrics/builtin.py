@@ -11,6 +11,7 @@ import numpy as np
 
 from spsbench.tasks.metrics.equal_answers import MATH_ANSWER
 from spsbench.tasks.metrics.kind import Floats, MetricKind, Sums, Texts
+from spsbench.tasks.thoughts import spoken
 
 if TYPE_CHECKING:
     from sacrebleu.metrics import bleu as sacrebleu
@@ -131,22 +132,65 @@ def exact_match(prompts: Texts, outputs: Texts, references: Texts) -> list[float
 def final_number(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
     """Return 1 where output and reference arrive at the same number, else 0.
 
-    Of an answer that reasons first, only what it arrives at counts: the first number after GSM8K's ####,
-    else the last in the text. A reference without a number is compared as a text.
+    Of an answer that reasons first, only what it arrives at counts: the last number that stands behind
+    GSM8K's #### or in a box, whichever comes later, else the last in the text. A box that was cut has none.
+    A reference without a number is compared as a text.
     """
     scores = []
     for output, reference in zip(outputs, references, strict=True):
-        wanted = _final_number(reference)
-        same = output.strip() == reference.strip() if wanted is None else _final_number(output) == wanted
+        wanted, answer = _final_number(reference), spoken(output).answer
+        same = answer.strip() == reference.strip() if wanted is None else _final_number(answer) == wanted
         scores.append(float(same))
     return scores
 
 
+_TYPESET = ((r"\\[,;:! ]|\{,\}|\\(?:left|right)(?![a-z])", ""), (r"\\\$|[$€£]", ""), ("[−–]", "-"))
+"""What stands within a number for the eye: spaces and commas of LaTeX, currencies, signs of minus."""
+
+_NUMBER = re.compile(
+    r"""
+    (?<![\w.])                              # a digit behind a letter is a unit's or a name's
+    (?: (?<![\w)\]]) -\s? )?                # a sign, unless something is subtracted
+    (?:
+        (?: \d{1,3}(?:,\d{3})+(?!\d) | \d+ ) (?: \.\d+ )?
+        | \.\d+
+    )
+    """,
+    re.VERBOSE,
+)
+"""A number, its thousands parted by commas or not."""
+
+_MARKED = re.compile(r"####\s*(?=[-.\d])(?P<result>[^\n]*)")
+_BOX = "\\boxed{"
+
+
 def _final_number(text: str) -> float | None:
-    _, marked, result = text.partition("####")
-    # Thousands may be parted by commas.
-    numbers = re.findall(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?", result if marked else text)
-    return float(numbers[0 if marked else -1].replace(",", "")) if numbers else None
+    for pattern, plain in _TYPESET:
+        text = re.sub(pattern, plain, text)
+    marks = [(match.start(), match["result"]) for match in _MARKED.finditer(text)]
+    boxes = _boxes(text)
+    if not marks and not boxes:
+        numbers = _numbers(text)
+        return numbers[-1] if numbers else None
+    _, result = max(marks + boxes)
+    numbers = _numbers(result)
+    return numbers[0] if numbers else None
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "").replace(" ", "")) for number in _NUMBER.findall(text)]
+
+
+def _boxes(text: str) -> list[tuple[int, str]]:
+    """Return the place and content of every box; that of a box which is not closed is empty."""
+    found = []
+    for match in re.finditer(re.escape(_BOX), text):
+        depth, end = 1, match.end()
+        while end < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        found.append((match.start(), "" if depth else text[match.end() : end - 1]))
+    return found
 
 
 BLEU = MetricKind(
@@ -168,7 +212,7 @@ KINDS = (
     ),
     MetricKind(
         "final_number",
-        "1 if the output arrives at the reference's number (after ####, else the last), else 0.",
+        "1 if the output arrives at the reference's number (after ####, boxed, else the last), else 0.",
         final_number,
         margin=0.02,
     ),
