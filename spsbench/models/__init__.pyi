@@ -58,12 +58,12 @@ from spsbench.models.memory import weight_bytes as weight_bytes
 from spsbench.models.pair import Pair as Pair
 from spsbench.models.pair import find_pair as find_pair
 from spsbench.models.pair import pair_backend as pair_backend
+from spsbench.models.rewind import RewindCache as RewindCache
 from spsbench.models.source import ModelSource as ModelSource
 from spsbench.models.source import files_of as files_of
 from spsbench.models.source import find as find
 from spsbench.models.speculators import WideLayer as WideLayer
 from spsbench.models.tokenizer import Tokenizer as Tokenizer
-from spsbench.models.torch_lm import RewindCache as RewindCache
 from spsbench.models.torch_lm import TorchLM as TorchLM
 from spsbench.models.trained import FORMAT as FORMAT
 from spsbench.models.trained import VOCABULARY as VOCABULARY

@@ -23,9 +23,10 @@ from spsbench.models.faults import refuse_fault
 from spsbench.models.live_tree import Branches, Columns, LiveTree
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.placement import PlacedLM
+from spsbench.models.rewind import RewindCache
 from spsbench.models.seq2seq_lm import Encoded, EncoderDecoder, Seq2SeqLM
 from spsbench.models.tensor_parallel import SplitLM
-from spsbench.models.torch_lm import RewindCache, TorchLM
+from spsbench.models.torch_lm import TorchLM
 
 
 class BeamLM:

@@ -114,6 +114,10 @@ class CausalLM(ABC):
     kv_bytes_per_token: int | None  # keys and values, which a forward reads of each cached token, if known
     vocabulary: Tensor | None = None
     border: Border | None = None
+    rolled_back_by = "length"
+    """How its cache is rolled back: ``length`` by forgetting rows, else see ``models.recurrent``."""
+    state_bytes = 0
+    """Of the running states of a sequence, which have no row for each token."""
 
     def __init__(self, config: Any, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
@@ -320,17 +324,65 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     tokens = torch.cat([prompt, block])
     full = model.score_uncached(tokens)
     branch = model.score_uncached(torch.cat([tokens[:kept], other]))
+    loops = 0.0 if model.rolled_back_by == "length" else _worst_of_loops(model, generator)
     digest = hashlib.sha256()
     for rows in (cached, continued):
         digest.update(rows.float().cpu().numpy().tobytes())
     cached, continued, full, branch = (proposable(model, rows) for rows in (cached, continued, full, branch))
     return SelfTest(
         cached=float((cached.double() - full[-_BLOCK:].double()).abs().max()),
-        rolled_back=float((continued.double() - branch[-1:].double()).abs().max()),
+        rolled_back=max(float((continued.double() - branch[-1:].double()).abs().max()), loops),
         scale=float(full.abs().max()),
         prompt_tokens=length,
         bits=digest.hexdigest()[:16],
     )
+
+
+_K, _ACCEPTED = 4, (2, 0, 4, 1, 3, 0)
+
+
+def _worst_of_loops(model: CausalLM, generator: torch.Generator) -> float:
+    """Return the largest difference of logits between loops with rejections and an uncached forward.
+
+    A running state is rolled back, read on and rolled back again, by blocks as a target's and token by token
+    as a draft's; a second sequence of the same weights takes turns, so that neither may touch the other's.
+    """
+    both = [_LoopsOf(each, generator) for each in (model, model.twin())]
+    for number, accepted in enumerate(_ACCEPTED):
+        for one in both:
+            one.loop(accepted, in_block=number % 3 != 2)
+    worst = max(one.difference() for one in both)
+    model.rollback(0)
+    return worst
+
+
+class _LoopsOf:
+    """A sequence that was decided beforehand, and loops that reject what differs from it."""
+
+    def __init__(self, model: CausalLM, generator: torch.Generator) -> None:
+        self._model, size = model, model.vocab_size
+        length = _PROMPT + sum(_ACCEPTED) + len(_ACCEPTED) + 1
+        self._tokens = torch.randint(size, (length,), generator=generator).to(model.device)
+        self._wrong = (self._tokens + 1) % size
+        self._rows: list[Tensor] = []
+        model.begin(self._tokens[:_PROMPT].tolist())
+
+    def loop(self, accepted: int, *, in_block: bool) -> None:
+        """Read the pending token and K drafted ones, of which some are right; go back to those."""
+        start = self._model.length
+        block = self._tokens[start : start + _K + 1].clone()
+        block[accepted + 1 :] = self._wrong[start + accepted + 1 : start + _K + 1]
+        parts = (block,) if in_block else torch.split(block, 1)
+        rows = torch.cat([self._model.score(part, last=len(part)).clone() for part in parts])
+        self._rows.append(rows[: accepted + 1])
+        self._model.rollback(start + accepted + 1)
+
+    def difference(self) -> float:
+        rows = torch.cat(self._rows)
+        tokens = self._tokens[: _PROMPT - 1 + len(rows)]
+        full = self._model.score_uncached(tokens, last=len(rows))
+        rows, full = (proposable(self._model, each).double() for each in (rows, full))
+        return float((rows - full).abs().max())
 
 
 def proposable(model: CausalLM, logits: Tensor) -> Tensor:

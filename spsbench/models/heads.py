@@ -24,8 +24,9 @@ from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
 from spsbench.models.onnx_stages import run_bound
+from spsbench.models.rewind import RewindCache
 from spsbench.models.speculators import HEAD, INPUT_NORMS, NORM, OWN_EMBEDDING, WideLayer
-from spsbench.models.torch_lm import RewindCache, TorchLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
 

@@ -118,28 +118,29 @@ def require_generative(config: Any, name: str, flag: str) -> None:
     reason = _other_state(config, model_class)
     if reason is not None:
         raise UsageError(
-            f"{name} ({config.model_type}) {reason}, which cannot be rolled back after a rejected draft "
-            "token: speculative sampling with it would be silently wrong.",
+            f"{name} ({config.model_type}) {reason}: after a rejected draft token it could not be put back, "
+            "and speculative sampling with it would be silently wrong.",
             flag=flag,
-            remedy="Choose a model with attention layers only.",
+            remedy="Choose another model.",
         )
 
 
 def _other_state(config: Any, model_class: Any) -> str | None:
-    """Return what state the model keeps besides one row per token; None if there is none."""
-    from transformers import DynamicCache
+    """Return what state the model keeps that cannot be rolled back; None if there is none."""
+    from spsbench.models.recurrent import OWN_STATE, NotCopyable, Rows, layers_of, parts_of
 
-    if getattr(model_class, "_is_stateful", False):
-        return "is recurrent or hybrid: it keeps a running state"
-    try:
-        kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
-    except Exception:  # an unusual configuration: the self-test will decide
+    if config.is_encoder_decoder or text_config(config).model_type in OWN_STATE:
         return None
-    # One row per token, at most hidden by a window, so that truncating is exact; ``DummyLayer`` keeps none.
-    unknown = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
-    if any("Linear" in kind for kind in unknown):
-        return "is a hybrid: some of its layers keep a running state"
-    return f"keeps {', '.join(sorted(unknown))} in its cache" if unknown else None
+    layers = layers_of(config)
+    if layers is None:  # an unusual configuration: the self-test will decide
+        return None
+    try:
+        parts = parts_of(layers)
+    except NotCopyable as reason:
+        return f"keeps a state that cannot be copied ({reason})"
+    if getattr(model_class, "_is_stateful", False) and all(isinstance(part, Rows) for part in parts):
+        return "keeps its running state outside of its cache"
+    return None
 
 
 _PROBE_BYTES = 1 << 16

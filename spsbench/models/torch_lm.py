@@ -9,13 +9,14 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
 from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
-from spsbench.models.causal_lm import CausalLM, FeatureRows, roomy, text_config
+from spsbench.models.causal_lm import CausalLM, FeatureRows, text_config
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
+from spsbench.models.recurrent import cache_of
 from spsbench.models.trained import table_fingerprint
 
 
@@ -66,92 +67,6 @@ def _shorten_configs(model: nn.Module, path: str, layers: int) -> None:
             part.__dict__["config"] = config
 
 
-class RewindLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one attention layer in a buffer with room to grow.
-
-    ``DynamicLayer`` copies the whole past for every token. Here only the new rows are written, and
-    attention gets views that end at the current length. Layers with a sliding window store every token
-    too: the mask applies the window, and a rollback stays exact.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = 0
-        self._key_buffer: Tensor | None = None
-        self._value_buffer: Tensor | None = None
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append [1, heads, n, d] keys and values; return all of them."""
-        n = key_states.shape[-2]
-        start, self.used = self.used, self.used + n
-        self._key_buffer = _with_room(self._key_buffer, key_states, start, self.used)
-        self._value_buffer = _with_room(self._value_buffer, value_states, start, self.used)
-        # narrow() costs a third of an indexing slice, and this runs in every layer.
-        self._key_buffer.narrow(2, start, n).copy_(key_states)
-        self._value_buffer.narrow(2, start, n).copy_(value_states)
-        self.is_initialized = True
-        self.keys = self._key_buffer.narrow(2, 0, self.used)
-        self.values = self._value_buffer.narrow(2, 0, self.used)
-        return self.keys, self.values
-
-    def get_seq_length(self) -> int:
-        return self.used
-
-    def move(self, start: int, columns: Tensor) -> None:
-        """Move the tokens in these columns to ``start`` and after it; they are then the last ones."""
-        self.used = start + len(columns)
-        for buffer in (self._key_buffer, self._value_buffer):
-            if buffer is not None and len(columns):
-                buffer.narrow(2, start, len(columns)).copy_(buffer.index_select(2, columns))
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only these sequences of the batch."""
-        if self._key_buffer is not None and self._value_buffer is not None:
-            self._key_buffer = self._key_buffer.index_select(0, rows)
-            self._value_buffer = self._value_buffer.index_select(0, rows)
-
-
-class RewindCache(Cache):  # type: ignore[misc]
-    """One ``RewindLayer`` per attention layer, rolled back together."""
-
-    def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=RewindLayer)
-
-    @property
-    def length(self) -> int:
-        return self.layers[0].used if self.layers else 0
-
-    def rollback(self, length: int) -> None:
-        for layer in self.layers:
-            layer.used = min(layer.used, length)
-
-    def restore(self, length: int) -> None:
-        """Count the first ``length`` tokens again, which a rollback dropped."""
-        for layer in self.layers:
-            layer.used = length
-
-    def move(self, start: int, columns: Tensor) -> None:
-        for layer in self.layers:
-            layer.move(start, columns)
-
-    def select(self, rows: Tensor) -> None:
-        for layer in self.layers:
-            layer.select(rows)
-
-
-def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:
-    """Return a buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
-    if buffer is not None and wanted <= buffer.shape[-2]:
-        return buffer
-    batch, heads, _, width = states.shape
-    grown = states.new_empty((batch, heads, roomy(held, wanted), width))
-    if buffer is not None:
-        grown[:, :, :held] = buffer[:, :, :held]
-    return grown
-
-
 class TorchLM(CausalLM):
     """Owns a model and its KV cache; batch size 1.
 
@@ -168,7 +83,7 @@ class TorchLM(CausalLM):
         self.layers = text_config(model.config).num_hidden_layers
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.kv_bytes_per_token = kv_bytes_per_token(model)
-        self.cache = RewindCache()
+        self.cache = cache_of(model)
         # Of the files that it was loaded from, whose numbers the weights may be rounded from.
         self.checkpoint_embedding: Callable[[], str | None] | None = None
 
@@ -180,6 +95,10 @@ class TorchLM(CausalLM):
     @property
     def length(self) -> int:
         return self.cache.length
+
+    @property
+    def rolled_back_by(self) -> str:  # type: ignore[override]
+        return self.cache.mechanism
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         return self._with_states(lambda: self._scored(tokens, last))
@@ -218,18 +137,24 @@ class TorchLM(CausalLM):
             self._features.move(start, columns)
 
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
-        output = self.model(
-            input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
-        )
+        if self.cache.one_by_one and self.length and len(tokens) > 1:
+            return torch.cat([self._scored(token, 1) for token in torch.split(tokens, 1)][-last:])
+        with self.cache.reading(tokens) as given:
+            output = self.model(input_ids=tokens.unsqueeze(0), use_cache=True, logits_to_keep=last, **given)
         # Some models ignore logits_to_keep and return a row for every token.
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
     def rollback(self, length: int) -> None:
-        self.cache.rollback(length)
+        self._read_again(self.cache.rollback(length))
 
     def restore(self, length: int) -> None:
-        self.cache.restore(length)
+        self._read_again(self.cache.restore(length))
+
+    def _read_again(self, tokens: Tensor | None) -> None:
+        """Read tokens that the cache forgot with its state; their rows are known."""
+        if tokens is not None:
+            self._scored(tokens, 1)
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=last)
@@ -279,7 +204,7 @@ class TorchLM(CausalLM):
 
     def twin(self) -> Self:
         other = copy.copy(self)
-        other.cache = RewindCache()
+        other.cache = cache_of(self.model)
         other._features = None
         return other
 

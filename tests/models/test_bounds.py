@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import transformers
-from support.tiny_models import ARCHITECTURES, RECURRENT, config_of
+from support.tiny_models import ARCHITECTURES, config_of
 
 from spsbench.base import environment
 from spsbench.base.errors import UnavailableError, UsageError
@@ -89,20 +89,6 @@ def test_a_chat_template_gets_little_memory(tmp_path: Path, monkeypatch: pytest.
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-@pytest.mark.parametrize("architecture", list(RECURRENT))
-def test_a_running_state_is_refused_without_weights_or_tokenizer(architecture: str, tmp_path: Path) -> None:
-    config_of(architecture).save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match=r"running state.*cannot be rolled back") as caught:
-        find(str(tmp_path), None, "--target")
-    assert str(caught.value).startswith("--target: ")
-
-
-def test_an_indexed_cache_is_refused() -> None:
-    """Sparse attention keeps a second cache, which ``RewindLayer`` does not have."""
-    with pytest.raises(UsageError, match="keeps DynamicIndexedLayer in its cache"):
-        require_generative(transformers.DeepseekV32Config(), "it", "--target")
-
-
 @pytest.mark.parametrize(
     ("config", "what"),
     [
@@ -124,5 +110,4 @@ def test_attention_passes(architecture: str) -> None:
 def test_without_private_names_of_transformers_the_self_test_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(transformers.AutoModelForCausalLM, "_model_mapping")
     require_generative(config_of("llama"), "llama", "--target")
-    with pytest.raises(UsageError, match="hybrid"):  # seen from the public cache
-        require_generative(config_of("jamba"), "jamba", "--target")
+    require_generative(config_of("jamba"), "jamba", "--target")

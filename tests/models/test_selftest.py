@@ -18,8 +18,9 @@ from spsbench.models.causal_lm import (
     require_exact_rollback,
     self_test,
 )
+from spsbench.models.rewind import RewindLayer
 from spsbench.models.source import require_generative
-from spsbench.models.torch_lm import RewindLayer, TorchLM
+from spsbench.models.torch_lm import TorchLM
 
 WINDOWED = ("mistral", "gemma3")
 

@@ -96,17 +96,91 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Architectures that are put to the self-test alone."""
 
-RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
-    "mamba": ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2}),
-    "jamba": ("JambaConfig", _GROUPED),
-    "bamba": ("BambaConfig", {}),
-    "qwen3-next": ("Qwen3NextConfig", _HEADS),
-    "recurrent-gemma": ("RecurrentGemmaConfig", {"hidden_size": 32, "num_hidden_layers": 3}),
-    "minimax": ("MiniMaxConfig", _HEADS),
-    "lfm2": ("Lfm2Config", _GROUPED | {"layer_types": ["conv", "full_attention", "conv", "conv"]}),
-    "rwkv": ("RwkvConfig", {"hidden_size": 32, "num_hidden_layers": 2}),
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
 }
-"""Architectures with a running state, which are refused."""
+_SCAN = {"mamba_d_state": 8, "mamba_d_conv": 4, "mamba_n_heads": 4}
+_SCAN2 = _SCAN | {"mamba_n_groups": 1, "mamba_chunk_size": 16}
+_STATES = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
+_SPARSE = _LATENT | _ROUTED | {"moe_intermediate_size": 16, "first_k_dense_replace": 1}
+_INDEX = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 8}
+_QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_SHORT = {"layer_types": ["conv", "full_attention", "conv", "conv"]}
+
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3.5": ("Qwen3_5TextConfig", _HEADS | _DELTA),
+    "lfm2": ("Lfm2Config", _GROUPED | _SHORT),
+    "mamba": ("MambaConfig", _STATES),
+    "falcon-h1": ("FalconH1Config", _HEADS | _SCAN2 | {"mamba_d_ssm": 32, "mamba_d_head": 8}),
+    "deepseek-v4": ("DeepseekV4Config", _HEADS),
+    "deepseek-v3.2": ("DeepseekV32Config", _PLAIN | {"num_key_value_heads": 4} | _SPARSE | _INDEX),
+    "minimax": (
+        "MiniMaxConfig",
+        _HEADS | _EXPERTS | {"block_size": 16, "layer_types": ["full_attention", "linear_attention"] * 2},
+    ),
+    "recurrent-gemma": (
+        "RecurrentGemmaConfig",
+        _HEADS
+        | {"lru_width": 32, "attention_window_size": WINDOW, "conv1d_width": 4}
+        | {"block_types": ["recurrent", "recurrent", "attention"]},
+    ),
+    "rwkv": ("RwkvConfig", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}),
+}
+"""Architectures whose cache has more than a row for each token: one of each kind of cache."""
+
+MORE_RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3-next": ("Qwen3NextConfig", _HEADS | _DELTA | _QWEN_MOE | {"shared_expert_intermediate_size": 16}),
+    "olmo-hybrid": ("OlmoHybridConfig", _HEADS | _DELTA | {"pad_token_id": 0}),
+    "kimi-linear": (
+        "KimiLinearConfig",
+        _PLAIN
+        | {"num_key_value_heads": 4, "head_dim": 8}
+        | _LATENT
+        | {"q_lora_rank": None, "layer_types": _DELTA["layer_types"], "pad_token_id": 0}
+        | {"num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 16}
+        | {"first_k_dense_replace": 1},
+    ),
+    "granite-hybrid": (
+        "GraniteMoeHybridConfig",
+        _GROUPED
+        | _EXPERTS
+        | _SCAN2
+        | {"mamba_d_head": 16, "shared_intermediate_size": 16}
+        | {"layer_types": ["mamba", "mamba", "attention", "mamba"]},
+    ),
+    "nemotron-h": (
+        "NemotronHConfig",
+        _HEADS
+        | {"layers_block_type": ["mamba", "moe", "attention", "mamba"], "mamba_num_heads": 4}
+        | {"mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "conv_kernel": 4, "chunk_size": 16}
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        | {"moe_shared_expert_intermediate_size": 16},
+    ),
+    "bamba": (
+        "BambaConfig",
+        _HEADS | _SCAN2 | {"mamba_d_head": 16, "attn_layer_indices": [1, 3], "pad_token_id": 0},
+    ),
+    "jamba": (
+        "JambaConfig",
+        _GROUPED
+        | {"num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1}
+        | {"mamba_d_state": 8, "mamba_dt_rank": 4},
+    ),
+    "zamba2": (
+        "Zamba2Config",
+        _GROUPED
+        | {"mamba_d_state": 8, "n_mamba_heads": 4, "mamba_headdim": 16, "mamba_ngroups": 1, "chunk_size": 16}
+        | {"layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1, "adapter_rank": 4},
+    ),
+    "mamba2": ("Mamba2Config", _STATES | {"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 16}),
+    "lfm2-moe": ("Lfm2MoeConfig", _GROUPED | _SHORT | _QWEN_MOE | {"num_dense_layers": 1}),
+    "glm-5": ("GlmMoeDsaConfig", _PLAIN | {"num_key_value_heads": 4} | _SPARSE | _INDEX),
+}
+"""Families in use beside those."""
 
 
 _TWO_SIDED = {"vocab_size": TOKENS, "eos_token_id": EOS}
@@ -148,7 +222,7 @@ def save_seq2seq(architecture: str, folder: Path, seed: int = 0, **changes: Any)
 
 def config_of(architecture: str, **changes: Any) -> Any:
     """A configuration; ``changes`` replace its sizes."""
-    name, sizes = (ARCHITECTURES | MORE | RECURRENT)[architecture]
+    name, sizes = (ARCHITECTURES | MORE | RECURRENT | MORE_RECURRENT)[architecture]
     settings = {"vocab_size": TOKENS, "initializer_range": 0.3} | sizes
     settings |= {"bos_token_id": BOS, "eos_token_id": EOS} | changes
     return getattr(transformers, name)(**settings)
