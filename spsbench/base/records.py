@@ -358,8 +358,10 @@ class Loop:
     Attributes:
         tested: drafted tokens that met the test: ``accepted`` + 1 if one was rejected.
         draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop, together with ``comm_s``
-            where there is one. None where an engine cannot see them.
+            and ``rollback_s`` where there are. None where an engine cannot see them.
         comm_s: seconds within collectives, of a target that is split over processes; None of any other.
+        rollback_s: putting the running states of a recurrent target or draft back behind the accepted tokens,
+            tokens that are read again for it included; None where a rollback is the change of a length.
         host_s: of an asynchronous device, the part of the loop in which it waited for launches: the
             phases in which it had caught up with the host at both ends. None where that is not seen.
         optimal_accepted: accepted tokens that the best lossless rule expects of this draft, up to a drafted
@@ -385,6 +387,7 @@ class Loop:
     nodes: int | None = None
     siblings: str | None = None
     host_s: float | None = None
+    rollback_s: float | None = None
 
 
 @dataclass(slots=True)

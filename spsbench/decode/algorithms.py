@@ -212,6 +212,7 @@ def sps(
         tokens.add(new, latest)
         target.rollback(len(tokens) - 1)
         drafter.observe(tokens, accepted)
+        watch.rolled_back()
         yield DecodedLoop(new, accepted, q, draft, u)
 
 

@@ -13,8 +13,9 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-Phase = Literal["draft", "verify", "sample", "other"]
+Phase = Literal["draft", "verify", "sample", "other", "rollback"]
 PHASES: tuple[Phase, ...] = ("draft", "verify", "sample", "other")
+"""Of every loop; where a running state is put back, there is ``rollback`` beside them."""
 
 
 class Clock(Protocol):
@@ -72,17 +73,22 @@ class Stopwatch:
 
     Under a ``CommunicatingClock`` there is a phase more, ``comm``, which is taken out of the others.
 
+    Args:
+        clock: of the seconds.
+        states: whether a running state is rolled back, which is then a phase of its own. Elsewhere it is the
+            change of a length, and nobody looks at the clock for it.
+
     Attributes:
         seconds: seconds per phase since ``start`` or the last ``take``.
     """
 
-    __slots__ = ("_begun_s", "_communicated", "_mark_s", "_now", "seconds")
+    __slots__ = ("_begun_s", "_communicated", "_mark_s", "_now", "_states", "seconds")
 
     _begun_s: float
     _mark_s: float
 
-    def __init__(self, clock: Clock) -> None:
-        self._now = clock.now
+    def __init__(self, clock: Clock, *, states: bool = False) -> None:
+        self._now, self._states = clock.now, states
         # Not by isinstance, which looks through the whole protocol, in every sequence.
         self._communicated: Callable[[], float] | None = getattr(clock, "communicated", None)
         self.start()
@@ -108,6 +114,11 @@ class Stopwatch:
             self.seconds[phase] -= comm_s
             self.seconds["comm"] += comm_s
 
+    def rolled_back(self) -> None:
+        """Book the time since the last lap on ``rollback``; where that is no phase, leave it to the next."""
+        if self._states:
+            self.lap("rollback")
+
     def skip(self) -> float:
         """Leave the time since the last lap out of every phase; returns how many seconds that were."""
         now = self._now()
@@ -129,6 +140,8 @@ class Stopwatch:
 
     def _zeros(self) -> dict[str, float]:
         zeros = {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
+        if self._states:
+            zeros["rollback"] = 0.0
         return zeros if self._communicated is None else zeros | {"comm": 0.0}
 
 
@@ -204,15 +217,16 @@ class DeviceSeconds(Mapping[str, float]):
             before = moment
             if phase is None:
                 continue
-            self._seconds[phase] += took_s
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + took_s
             if max(then_s, behind_s) <= max(_CAUGHT_UP * took_s, _LAUNCH_S):
-                self._paced[phase] += took_s
+                self._paced[phase] = self._paced.get(phase, 0.0) + took_s
 
     def __getitem__(self, phase: str) -> float:
         self._read()
         return self._seconds[phase]
 
     def __iter__(self) -> Iterator[str]:
+        self._read()  # which phases there are is in the laps
         return iter(self._seconds)
 
     def __len__(self) -> int:
@@ -231,10 +245,12 @@ class EventStopwatch(Stopwatch):
 
     __slots__ = ("_begin", "_laps", "_make", "_pool", "_stream")
 
-    def __init__(self, clock: Clock, make: Callable[[], Event], stream: Any = None) -> None:
+    def __init__(
+        self, clock: Clock, make: Callable[[], Event], stream: Any = None, *, states: bool = False
+    ) -> None:
         self._make, self._stream = make, stream
         self._pool: list[Event] = []
-        super().__init__(clock)
+        super().__init__(clock, states=states)
 
     def start(self) -> None:
         super().start()
@@ -263,10 +279,10 @@ class EventStopwatch(Stopwatch):
         return _Moment(event, self._mark_s, self._pool)
 
 
-def stopwatch_of(device: torch.device, clock: Clock | None = None) -> Stopwatch:
+def stopwatch_of(device: torch.device, clock: Clock | None = None, *, states: bool = False) -> Stopwatch:
     """Return a started stopwatch for loops on that device, by default with the machine's clock."""
     clock = clock or SystemClock()
     if device.type != "cuda":
-        return Stopwatch(clock)
+        return Stopwatch(clock, states=states)
     make = partial(torch.cuda.Event, enable_timing=True)
-    return EventStopwatch(clock, make, torch.cuda.current_stream(device))
+    return EventStopwatch(clock, make, torch.cuda.current_stream(device), states=states)

@@ -160,7 +160,7 @@ def phase_seconds(
     """Return the fields of a ``Loop`` with the seconds of one of its rows; None where phases are unknown."""
     shared_by = shared_by or {}
     row_seconds = {phase: value / shared_by.get(phase, 1) for phase, value in seconds.items()}
-    names = ("draft", "verify", "sample", "other", "comm")
+    names = ("draft", "verify", "sample", "other", "comm", "rollback")
     times: dict[str, Any] = {f"{name}_s": row_seconds.get(name) if phases else None for name in names}
     if isinstance(seconds, DeviceSeconds):
         paced = seconds.paced_by_host.items()

@@ -108,6 +108,11 @@ class LocalEngine(ABC):
         self._device = device
         self._clock = clock
 
+    @property
+    def rolls_states(self) -> bool:
+        """Whether a loop puts running states back, see ``Loop.rollback_s``."""
+        return False
+
     @abstractmethod
     def start(self, request: Request) -> Loops:
         """Forget the last sequence and begin the prompt with every model of the arm: see ``algorithms``.
@@ -134,7 +139,7 @@ class LocalEngine(ABC):
             started = device_now(self._device, self._clock)
             loops = self.start(request)
             prefilled = device_now(self._device, self._clock)
-            watch = stopwatch_of(self._device, self._clock)
+            watch = stopwatch_of(self._device, self._clock, states=self.rolls_states)
             paused_s = 0.0
             for decoded in loops(watch):
                 kept, reason = stop.cut(ledger.tokens, decoded.tokens)
@@ -202,6 +207,13 @@ class EagerEngine(LocalEngine):
     @property
     def _accept(self) -> Accept | None:
         return None if self._rule is None else self._rule.accept
+
+    @property
+    def rolls_states(self) -> bool:
+        """Of the target, or of a model that drafts."""
+        drafter = None if self._begun is None else self._drafter(self._begun)
+        models = () if drafter is None else (self._target, getattr(drafter, "model", None))
+        return any(getattr(model, "rolled_back_by", "length") != "length" for model in models)
 
     def stages(self) -> dict[str, str] | None:
         """How the stages of its latest loops ran, see ``stages.recorded``; None before the first one."""

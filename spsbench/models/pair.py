@@ -236,6 +236,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         **({} if experts is None else {"experts": asdict(experts)}),
         **({} if quantised is None else {"quantised": asdict(quantised)}),
         **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),
+        **({} if model.rolled_back_by == "length" else {"rollback": model.rolled_back_by}),
         **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
         "self_test": asdict(test),
     }

@@ -362,6 +362,7 @@ class StateCache:
         self.most_marks = MOST_MARKS
         self._tokens = torch.empty(0, dtype=torch.int64)
         self._marks: list[tuple[int, list[Any]]] = []  # the state before a forward, and its length
+        self._fresh = False  # whether nothing was rolled back since the last forward
 
     @property
     def layers(self) -> list[Any]:
@@ -380,7 +381,7 @@ class StateCache:
         with in_steps(self.held, self.mechanism == PLANES):
             yield self.held.arguments(tokens, self.length)
         self.held.was_read()
-        self.length = end
+        self.length, self._fresh = end, True
 
     def _require_rows(self) -> None:
         """Refuse to go on with a row too many or too few: in half precision the logits would not tell."""
@@ -397,18 +398,19 @@ class StateCache:
 
     def rollback(self, length: int) -> Tensor | None:
         """Keep the first ``length`` tokens; return those [n] of them that have to be read again."""
+        fresh, self._fresh = self._fresh, False
         if length >= self.length:
-            self._marks.clear()  # all of them stand
+            del self._marks[:-1]  # all of them stand
             return None
         last = self._marks[-1][0] if self._marks else self.length
         kept, block = length - last, self.length - last
-        if kept > 0 and all(part.knows(kept, block) for part in self._parts):
+        if fresh and kept > 0 and all(part.knows(kept, block) for part in self._parts):
             for part in self._parts:
                 part.take(length, kept, block)
-            self._marks.clear()
+            del self._marks[:-1]
             self.length = length
             return None
-        if kept > 0 and last and block <= LONGEST and not self.one_by_one:
+        if fresh and kept > 0 and last and block <= LONGEST and not self.one_by_one:
             self.mechanism = REPLAY
         while self._marks and self._marks[-1][0] > length:
             self._marks.pop()
@@ -420,7 +422,7 @@ class StateCache:
             self.length = 0
             for part in self._parts:
                 part.clear()
-        self._marks.clear()
+        del self._marks[:-1]
         return self._tokens[self.length : length].clone() if length > self.length else None
 
     def restore(self, length: int) -> Tensor | None:

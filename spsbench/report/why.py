@@ -22,6 +22,7 @@ from spsbench.stats.predict.factors import (
     JUDGING,
     LOOP_TIME,
     REST,
+    ROLLBACK,
     SHORT,
     VERIFYING,
     residual_cause,
@@ -201,6 +202,7 @@ EVIDENCE = {
     END: "{tokens_per_loop:.2f} tokens per loop kept",
     DRAFTING: "{draft_ms_per_token:.3g} ms a draft token, {target_ms:.3g} ms a target step, c {c:.3f}",
     VERIFYING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
+    ROLLBACK: "{rollback_ms:.3g} ms a loop",
     REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling behind the pass; "
     "ArS {ars_rest_ms:.3g} ms a step",
     JUDGING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",

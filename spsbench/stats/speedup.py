@@ -247,6 +247,7 @@ class ArmSums:
         drafted, accepted, tested, beta: as in ``Loop``, summed.
         draft_s, verify_s, sample_s: seconds of the phases, summed; communication of a split target, which is
             part of what its forward costs, with ``verify_s``.
+        rollback_s: seconds in which running states were put back; 0 where there are none.
         at_once: whether ``verify_s`` has the seconds of ``sample_s`` too, which are then 0.
     """
 
@@ -260,6 +261,7 @@ class ArmSums:
     draft_s: float
     verify_s: float
     sample_s: float
+    rollback_s: float = 0.0
     at_once: bool = False
 
     def with_samples(self) -> Self:
@@ -324,6 +326,7 @@ def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
         draft_s=phases["draft_s"],
         verify_s=phases["verify_s"],
         sample_s=phases["sample_s"],
+        rollback_s=float(np.nansum(column(loops, "rollback_s"))) if "rollback_s" in loops else 0.0,
     )
 
 

@@ -69,6 +69,7 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
 ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
 DRAFTING = "drafting"
 VERIFYING = "verifying"
+ROLLBACK = "rolling_back"
 REST = "sampling_and_host"
 LOOP_TIME = "loop_time"
 JUDGING = "verifying_and_judging"
@@ -81,6 +82,7 @@ TITLES = {
     END: "tokens cut off at the end of an output",
     DRAFTING: "drafting K tokens",
     VERIFYING: "verifying K+1 tokens against one target step",
+    ROLLBACK: "putting running states back after a rejection",
     REST: "sampling and host",
     JUDGING: "verifying and judging K+1 tokens against one target step with its draw",
     HOST: "host",
@@ -93,6 +95,8 @@ REMEDIES = {
     END: "Longer outputs, or a smaller K; the last loop of an output cannot keep what is past its end.",
     DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
     VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
+    ROLLBACK: "An engine that keeps the state after each of the K+1 tokens and reads none again, or a smaller "
+    "K.",
     REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
     JUDGING: "Kernels or packed weights that read the weights once for K+1 rows, a cheaper sampler, or a "
     "smaller K.",
@@ -105,6 +109,7 @@ SHORT = {
     END: "the end of outputs",
     DRAFTING: "drafting",
     VERIFYING: "verifying K+1 tokens",
+    ROLLBACK: "rolling back",
     REST: "sampling and the host",
     JUDGING: "verifying and judging K+1 tokens",
     HOST: "the host",
@@ -214,6 +219,9 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     if not (seen and target > 0 and verifying + drafting > 0):
         return [(LOOP_TIME, step / loop, {"ars_step_ms": 1e3 * step, "loop_ms": 1e3 * loop})]
     forwards = drafting + verifying
+    rolling = sps.rollback_s / sps.loops
+    spent = forwards + rolling
+    states = [] if not rolling else [(ROLLBACK, forwards / spent, {"rollback_ms": 1e3 * rolling})]
     verify, rest = (JUDGING, HOST) if sps.at_once else (VERIFYING, REST)
     a_draft = drafting / (sps.drafted / sps.loops or float(k))  # fewer than K where a drafter or policy stops
     return [
@@ -227,13 +235,14 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
             (target + drafting) / forwards,
             {"target_ms": 1e3 * target, "verify_ms": 1e3 * verifying, "ratio": verifying / target},
         ),
+        *states,
         (
             rest,
-            forwards / loop * (step / target),
+            spent / loop * (step / target),
             {
                 "ars_rest_ms": 1e3 * (step - target),
                 "sps_sample_ms": 1e3 * sps.sample_s / sps.loops,
-                "sps_rest_ms": 1e3 * (loop - forwards),
+                "sps_rest_ms": 1e3 * (loop - spent),
             },
         ),
     ]
