@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from support.state_table import StateTable
 from support.tiny_models import MORE_RECURRENT, RECURRENT, TOKENS, config_of, make
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
 from spsbench.models import recurrent
 from spsbench.models.causal_lm import require_exact_rollback, self_test
 from spsbench.models.recurrent import PLANES, REPLAY, StateCache, StateLayer
 from spsbench.models.rewind import RewindLayer
 from spsbench.models.source import require_generative
 from spsbench.models.torch_lm import TorchLM
+from spsbench.testing import EXACT as EXACT_LAW
+from spsbench.testing import assert_lossless
 
 HOW = {
     "qwen3.5": "planes",
@@ -208,3 +212,17 @@ def test_every_planted_fault_is_found_within_8_texts(
     FAULTS[fault](monkeypatch)
     with pytest.raises(UsageError, match="cannot be rolled back exactly"):
         require_exact_rollback(model, fault)
+
+
+@pytest.mark.parametrize("how", [PLANES, REPLAY])
+def test_the_law_is_kept_over_a_table_with_a_running_state(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every path of the production loop is enumerated, target and draft with a state: exact below 1e-12."""
+    monkeypatch.setattr(StateTable, "how", how)
+    monkeypatch.setattr("spsbench.testing.TableModel", StateTable)
+    sampled = (SamplingParams(),)
+    assert EXACT_LAW <= 1e-12
+    assert_lossless("model", vocab_size=3, ks=(2,), samplings=sampled)
+    monkeypatch.setattr(StateLayer, "back_to", lambda self, snapshot: None)
+    monkeypatch.setattr(StateLayer, "take", lambda self, length, kept, block: None)
+    with pytest.raises(AssertionError, match="total variation"):
+        assert_lossless("model", vocab_size=3, ks=(2,), samplings=sampled)

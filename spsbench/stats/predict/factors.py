@@ -95,8 +95,8 @@ REMEDIES = {
     END: "Longer outputs, or a smaller K; the last loop of an output cannot keep what is past its end.",
     DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
     VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
-    ROLLBACK: "An engine that keeps the state after each of the K+1 tokens and reads none again, or a smaller "
-    "K.",
+    ROLLBACK: "An engine that keeps the state after each of the K+1 tokens and reads none again, or a "
+    "smaller K.",
     REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
     JUDGING: "Kernels or packed weights that read the weights once for K+1 rows, a cheaper sampler, or a "
     "smaller K.",
