@@ -10,6 +10,7 @@ model's own first texts as drafts that are wrong at random places, against greed
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,17 @@ def by_generate(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 def main() -> None:
-    from support.tiny_models import MORE_RECURRENT, RECURRENT, TOKENS, config_of, make
-
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    tiny = import_module("support.tiny_models")
+    transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     print(f"{'family':16} {'how':7} {'worst row':>9} loops SpS=ArS ArS=generate", flush=True)
-    for family in sys.argv[1:] or [*RECURRENT, *MORE_RECURRENT]:
-        inner = make(config_of(family))
-        model = TorchLM(inner, TOKENS)
+    for family in sys.argv[1:] or [*tiny.RECURRENT, *tiny.MORE_RECURRENT]:
+        # Wider weights make some of these ill-conditioned: two dtypes of one forward then differ by 1e-4.
+        inner = tiny.make(tiny.config_of(family, initializer_range=0.1))
+        model = TorchLM(inner, tiny.TOKENS)
         generator = torch.Generator().manual_seed(1)
         worst = worst_row(model, generator)
-        prompts = torch.randint(TOKENS, (3, PROMPT), generator=generator).tolist()
+        prompts = torch.randint(tiny.TOKENS, (3, PROMPT), generator=generator).tolist()
         alone = [greedy(model, prompt, 30, None) for prompt in prompts]
         sps = [greedy(model, prompt, 30, generator) for prompt in prompts]
         try:

@@ -24,6 +24,7 @@ from spsbench.models.causal_lm import CausalLM, attention_window, text_config, t
 from spsbench.models.onnx_graph import build_graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, taken_by, value_of
 from spsbench.models.onnx_stages import run_bound
+from spsbench.models.recurrent import StateCache
 from spsbench.models.torch_lm import TorchLM
 
 
@@ -105,6 +106,12 @@ class StaticLM:
     def __init__(self, model: TorchLM, slots: int, batch: int = 1, *, least_span: int = LEAST_SPAN) -> None:
         if model.config._attn_implementation != "sdpa":
             raise NotStatic(f"its attention is {model.config._attn_implementation}, not sdpa")
+        if model.rolled_back_by != "length":
+            raise NotStatic(
+                "its rows would accept unlike numbers of tokens, and a running state goes on by block"
+            )
+        if isinstance(model.cache, StateCache):
+            raise NotStatic("its cache has more than keys and values for each token")
         if attention_window(model.config) is not None:
             raise NotStatic("it has sliding or chunked attention")
         self.batch = batch

@@ -23,6 +23,7 @@ from spsbench.models.faults import refuse_fault
 from spsbench.models.live_tree import Branches, Columns, LiveTree
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.placement import PlacedLM
+from spsbench.models.recurrent import StateCache
 from spsbench.models.rewind import RewindCache
 from spsbench.models.seq2seq_lm import Encoded, EncoderDecoder, Seq2SeqLM
 from spsbench.models.tensor_parallel import SplitLM
@@ -93,6 +94,10 @@ def _no_tree(lm: CausalLM) -> str:
         return "it is an encoder-decoder"
     if isinstance(lm, SplitLM | PlacedLM):
         return "its layers are spread over devices"
+    if lm.rolled_back_by != "length":
+        return "its running state follows one line of tokens, and has no column for a branch"
+    if isinstance(lm, TorchLM) and isinstance(lm.cache, StateCache):
+        return "the keys of its index are in the order of a line"
     window = attention_window(lm.config)
     if window is not None and window < lm.context_window and not isinstance(lm, OnnxLM):
         return f"over {lm.backend} its attention window of {window} tokens would not follow the branches"

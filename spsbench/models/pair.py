@@ -20,10 +20,18 @@ from spsbench.models.causal_lm import (
 )
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
-from spsbench.models.memory import Weights, experts_of, suitable_threads, weight_bytes, weights_of
+from spsbench.models.memory import (
+    Weights,
+    available_bytes,
+    experts_of,
+    suitable_threads,
+    weight_bytes,
+    weights_of,
+)
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
-from spsbench.models.source import ModelSource, find, unconverted_tokenizers
+from spsbench.models.recurrent import MOST_MARKS
+from spsbench.models.source import ModelSource, find, require_rollback, unconverted_tokenizers
 from spsbench.models.tensor_parallel import Order, Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
@@ -98,6 +106,8 @@ def find_pair(config: PairConfig) -> PairSource:
             check_same(*both)
     target = find(config.target.id, config.target.revision, "--target")
     draft = find(config.draft.id, config.draft.revision, "--draft", target)
+    for part, flag in ((target, "--target"), (draft, "--draft")):
+        require_rollback(part, flag)
     if draft.sharing is None:
         check_same(target.tokenizer, draft.tokenizer)
     sizes = [text_config(source.config).vocab_size for source in (target, draft)]
@@ -217,6 +227,16 @@ def _target(
     return load(source.target, dtype, device, vocab_size, "--target", backend, threads)
 
 
+def _rollback(model: CausalLM) -> dict[str, Any]:
+    """Return how a running state is rolled back: without planes where they do not fit beside all else."""
+    if model.rolled_back_by == "length":
+        return {}
+    free = available_bytes(model.device)
+    if isinstance(model, TorchLM) and free is not None and MOST_MARKS * model.state_bytes > free:
+        model.keep_no_planes()
+    return {"rollback": model.rolled_back_by, "state_bytes": model.state_bytes}
+
+
 def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
     """Return what a run records of a model that passes its self-test."""
     test = require_exact_rollback(model, part.name)
@@ -236,7 +256,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         **({} if experts is None else {"experts": asdict(experts)}),
         **({} if quantised is None else {"quantised": asdict(quantised)}),
         **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),
-        **({} if model.rolled_back_by == "length" else {"rollback": model.rolled_back_by}),
+        **_rollback(model),
         **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
         "self_test": asdict(test),
     }

@@ -362,6 +362,7 @@ class StateCache:
         self.most_marks = MOST_MARKS
         self._tokens = torch.empty(0, dtype=torch.int64)
         self._marks: list[tuple[int, list[Any]]] = []  # the state before a forward, and its length
+        self.state_bytes = 0  # of one sequence, without what has a row for each token; known after a forward
         self._fresh = False  # whether nothing was rolled back since the last forward
 
     @property
@@ -382,6 +383,7 @@ class StateCache:
             yield self.held.arguments(tokens, self.length)
         self.held.was_read()
         self.length, self._fresh = end, True
+        self.state_bytes = self.state_bytes or sum(map(_bytes, self.held.layers))
 
     def _require_rows(self) -> None:
         """Refuse to go on with a row too many or too few: in half precision the logits would not tell."""
@@ -439,23 +441,19 @@ class StateCache:
             part.select(rows)
         self._marks.clear()
 
-    def bytes(self) -> int:
-        """Bytes of the states of one sequence, without what it has a row of for each token."""
-        return sum(
-            state.nbytes
-            for layer in self.held.layers
-            if isinstance(layer, StateLayer)
-            for states in (layer.conv_states, layer.recurrent_states)
-            for state in states.values()
-            if state is not None
-        )
+
+def _bytes(layer: Any) -> int:
+    if not isinstance(layer, StateLayer):
+        return 0
+    states = (*layer.conv_states.values(), *layer.recurrent_states.values())
+    return sum(state.nbytes for state in states if state is not None)
 
 
 def cache_of(model: Any) -> RewindCache | StateCache:
     """Make an empty cache for a model of transformers.
 
-    Raises:
-        NotCopyable: its state cannot be kept aside.
+    Of a state that cannot be kept aside it is one without it: who rolls back refuses such a model beforehand
+    (``source.require_rollback``), and its self-test would.
     """
     config = model.config
     text = text_config(config)
@@ -466,8 +464,12 @@ def cache_of(model: Any) -> RewindCache | StateCache:
     layers = layers_of(config)
     if layers is None or all(type(layer) in (RewindLayer, DummyLayer) for layer in layers):
         return RewindCache()
+    try:
+        parts = parts_of(layers)
+    except NotCopyable:
+        return RewindCache()
     let_step(model)
-    return StateCache(HeldCache(layers, model), parts_of(layers))
+    return StateCache(HeldCache(layers, model), parts)
 
 
 def layers_of(config: Any) -> list[Any] | None:

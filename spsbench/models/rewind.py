@@ -107,6 +107,7 @@ class RewindCache(Cache):  # type: ignore[misc]
     mechanism = "length"
     """How it is rolled back, see ``recurrent.StateCache``."""
     one_by_one = False
+    state_bytes = 0
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=RewindLayer)

@@ -95,7 +95,7 @@ def _most_added_tokens(rules: Any) -> int:
 
 
 def require_generative(config: Any, name: str, flag: str) -> None:
-    """Refuse a model that writes no text token by token, or whose state cannot be rolled back."""
+    """Refuse a model that writes no text token by token."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -115,17 +115,24 @@ def require_generative(config: Any, name: str, flag: str) -> None:
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
         raise UsageError(why, flag=flag, remedy="Choose a model like T5 or BART.")
-    reason = _other_state(config, model_class)
+
+
+def require_rollback(source: ModelSource, flag: str) -> None:
+    """Refuse a model whose state cannot be put back after a rejected draft token.
+
+    Who scores texts alone rolls nothing back, and takes every model with a forward.
+    """
+    reason = _other_state(source.config)
     if reason is not None:
         raise UsageError(
-            f"{name} ({config.model_type}) {reason}: after a rejected draft token it could not be put back, "
-            "and speculative sampling with it would be silently wrong.",
+            f"{source.name} ({source.config.model_type}) {reason}: after a rejected draft token it could not be "
+            "put back, and speculative sampling with it would be silently wrong.",
             flag=flag,
             remedy="Choose another model.",
         )
 
 
-def _other_state(config: Any, model_class: Any) -> str | None:
+def _other_state(config: Any) -> str | None:
     """Return what state the model keeps that cannot be rolled back; None if there is none."""
     from spsbench.models.recurrent import OWN_STATE, NotCopyable, Rows, layers_of, parts_of
 
@@ -138,9 +145,20 @@ def _other_state(config: Any, model_class: Any) -> str | None:
         parts = parts_of(layers)
     except NotCopyable as reason:
         return f"keeps a state that cannot be copied ({reason})"
-    if getattr(model_class, "_is_stateful", False) and all(isinstance(part, Rows) for part in parts):
+    if _is_stateful(config) and all(isinstance(part, Rows) for part in parts):
         return "keeps its running state outside of its cache"
     return None
+
+
+def _is_stateful(config: Any) -> bool:
+    from transformers import AutoModelForCausalLM
+
+    mapping = getattr(AutoModelForCausalLM, "_model_mapping", None) or {}
+    found = mapping[type(config)] if type(config) in mapping else None
+    return any(
+        getattr(each, "_is_stateful", False)
+        for each in (found if isinstance(found, (list, tuple)) else (found,))
+    )
 
 
 _PROBE_BYTES = 1 << 16

@@ -16,7 +16,7 @@ from spsbench.config.models import TORCH
 from spsbench.models.causal_lm import CausalLM, FeatureRows, text_config
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
-from spsbench.models.recurrent import cache_of
+from spsbench.models.recurrent import REPLAY, cache_of
 from spsbench.models.trained import table_fingerprint
 
 
@@ -100,6 +100,14 @@ class TorchLM(CausalLM):
     def rolled_back_by(self) -> str:  # type: ignore[override]
         return self.cache.mechanism
 
+    @property
+    def state_bytes(self) -> int:  # type: ignore[override]
+        return self.cache.state_bytes
+
+    def keep_no_planes(self) -> None:
+        """Roll back by reading again: the state after each token of a block is not kept."""
+        self.cache.mechanism = REPLAY
+
     def score(self, tokens: Tensor, last: int) -> Tensor:
         return self._with_states(lambda: self._scored(tokens, last))
 
@@ -127,7 +135,8 @@ class TorchLM(CausalLM):
         start = self.length
         with _states(self.model) as heard:
             logits = forward()
-        self._features.write(start, heard[0][0])
+        # One forward, or one for each token.
+        self._features.write(start, torch.cat([states[0] for states in heard]))
         return logits
 
     def keep(self, start: int, columns: Tensor) -> None:
@@ -205,6 +214,8 @@ class TorchLM(CausalLM):
     def twin(self) -> Self:
         other = copy.copy(self)
         other.cache = cache_of(self.model)
+        if self.rolled_back_by == REPLAY:  # also where planes would not fit
+            other.keep_no_planes()
         other._features = None
         return other
 

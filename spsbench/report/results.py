@@ -92,6 +92,27 @@ def further_passes(summary: Summary) -> list[str]:
     return found
 
 
+_ROLLED_BACK = {
+    "replay": "by reading the accepted tokens again (replay)",
+    "planes": "by taking the one after the last accepted token, kept in the block (planes)",
+    "steps": "token by token: its forward cannot read a block after a past (steps)",
+}
+
+
+def rolling_back(summary: Summary) -> list[str]:
+    """How running states are rolled back, and what of a loop that takes."""
+    if not (how := summary.get("rollback")):
+        return []
+    roles = "; ".join(f"the {role}'s {_ROLLED_BACK.get(way, way)}" for role, way in how.items())
+    times = [
+        f"{label(row)} {time['rollback_ms']:.3g} of {time['loop_ms']:.3g} ms"
+        for row in summary["rows"]
+        if (time := row["loop_time"]) and time.get("rollback_ms") is not None and time.get("loop_ms")
+    ]
+    spent = f" It takes of a loop: {', '.join(times)}." if times else ""
+    return [f"Running states are rolled back, {roles}.{spent}"]
+
+
 def _time(arm: Row) -> str:
     if arm["sequences"]:
         return milliseconds(arm["ms_per_token"])

@@ -95,7 +95,7 @@ def _results(summary: Summary, run: Run) -> list[str]:
     if not rows:
         return paragraphs("## Results", "Nothing was measured.")
     table = IN_FULL.table(results.arm_columns(rows, wording.headline_metric(summary)), rows)
-    notes = [*facts.stopping(summary), *wording.data_notes(summary)]
+    notes = [*results.rolling_back(summary), *facts.stopping(summary), *wording.data_notes(summary)]
     return paragraphs("## Results", table, *map(escape, notes))
 
 
@@ -311,6 +311,7 @@ def _results_screen(summary: Summary, room: int) -> Iterator[Block]:
     gone = {column.title for column in whole} - {column.title for column in table.columns}
     yield _dim(f"Too narrow for the column {name}: it is in report.md." for name in sorted(gone))
     yield _dim(results.further_passes(summary))
+    yield _dim(results.rolling_back(summary))
     if all(row["method"] == "ars" for row in summary["rows"]):
         yield _dim(["No arm speculates: ArS (K = 0) is timed alone, against nothing."])
     if conditions := summary.get("conditions") or []:

@@ -512,6 +512,9 @@ def _labels(run: _Measured) -> Labels:
         labels["engines"] = _engines(run)
     if info.get("gpu"):
         labels["gpu"] = _gpu(run)
+    models = ((role, (info.get("models") or {}).get(role) or {}) for role in ("target", "draft"))
+    if how := {role: str(model["rollback"]) for role, model in models if model.get("rollback")}:
+        labels["rollback"] = how
     return labels
 
 

@@ -821,7 +821,8 @@ class GpuSeen(TypedDict):
 class Labels(TypedDict):
     """What was run; ``data`` is its provenance, as in run.json, ``model`` the target, ``fixed_length`` the
     tokens of each output where EOS is ignored, ``engine`` what a run on CUDA that named none was given,
-    ``law`` how the distributions that are sampled differ from those that the task has by these names.
+    ``law`` how the distributions that are sampled differ from those that the task has by these names,
+    ``rollback`` how running states are rolled back, by role (``models.recurrent``).
 
     ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
     """
@@ -843,6 +844,7 @@ class Labels(TypedDict):
     engines: NotRequired[Engines]
     energy: NotRequired[Energy]
     gpu: NotRequired[GpuSeen]
+    rollback: NotRequired[dict[str, str]]
 
 
 class Diagnostics(TypedDict):

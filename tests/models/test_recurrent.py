@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
 from support.state_table import StateTable
-from support.tiny_models import MORE_RECURRENT, RECURRENT, TOKENS, config_of, make
+from support.tiny_models import MORE_RECURRENT, RECURRENT, TOKENS, config_of, make, make_tokenizer, pair_of
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
@@ -18,7 +19,7 @@ from spsbench.models import recurrent
 from spsbench.models.causal_lm import require_exact_rollback, self_test
 from spsbench.models.recurrent import PLANES, REPLAY, StateCache, StateLayer
 from spsbench.models.rewind import RewindLayer
-from spsbench.models.source import require_generative
+from spsbench.models.source import ModelSource, find, require_generative, require_rollback
 from spsbench.models.torch_lm import TorchLM
 from spsbench.testing import EXACT as EXACT_LAW
 from spsbench.testing import assert_lossless
@@ -108,16 +109,26 @@ class Forgotten(transformers.cache_utils.DynamicLayer):
         self.kept: Any = iter(())
 
 
-def test_a_state_that_cannot_be_copied_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def found(config: Any, folder: Path) -> ModelSource:
+    config.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return find(str(folder), None, "--target")
+
+
+def test_a_state_that_cannot_be_copied_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recurrent, "layers_of", lambda config: [Forgotten()])
+    source = found(config_of("llama"), tmp_path)
     with pytest.raises(UsageError, match=r"cannot be copied \(Forgotten.kept is a tuple_iterator\)"):
-        require_generative(config_of("llama"), "it", "--target")
+        require_rollback(source, "--target")
 
 
-def test_a_state_outside_of_the_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_outside_of_the_cache_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(transformers.LlamaForCausalLM, "_is_stateful", True)
+    source = found(config_of("llama"), tmp_path)  # who scores its texts alone finds it
     with pytest.raises(UsageError, match="keeps its running state outside of its cache"):
-        require_generative(config_of("llama"), "it", "--target")
+        require_rollback(source, "--target")
+    with pytest.raises(UsageError, match="keeps its running state outside of its cache"):
+        pair_of(tmp_path)
 
 
 # What an implementation may get wrong, as changes of the right one.
@@ -221,8 +232,8 @@ def test_the_law_is_kept_over_a_table_with_a_running_state(how: str, monkeypatch
     monkeypatch.setattr("spsbench.testing.TableModel", StateTable)
     sampled = (SamplingParams(),)
     assert EXACT_LAW <= 1e-12
-    assert_lossless("model", vocab_size=3, ks=(2,), samplings=sampled)
+    assert_lossless("model", vocab_size=2, ks=(2,), samplings=sampled)
     monkeypatch.setattr(StateLayer, "back_to", lambda self, snapshot: None)
     monkeypatch.setattr(StateLayer, "take", lambda self, length, kept, block: None)
     with pytest.raises(AssertionError, match="total variation"):
-        assert_lossless("model", vocab_size=3, ks=(2,), samplings=sampled)
+        assert_lossless("model", vocab_size=2, ks=(2,), samplings=sampled)

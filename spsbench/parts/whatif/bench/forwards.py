@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -181,12 +182,39 @@ def bench_loop_cost(target: Forwards, draft: Forwards, k: int) -> float:
     return (k * draft.median_s(1) + target.median_s(k + 1)) / target.median_s(1)
 
 
-def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, Any]:
-    """Return the predicted speedup of every alpha and K."""
+def reading_again(target: Forwards, k: int, alpha: float) -> float:
+    """Return what a loop reads again at an acceptance of ``alpha``, in target steps.
+
+    After a rejection at place a the pending token and a accepted ones; times between those that were measured
+    lie on lines.
+    """
+    rows = np.arange(1, k + 1)
+    seconds = np.interp(rows, target.rows, [target.median_s(n) for n in target.rows])
+    return float(np.sum(alpha ** (rows - 1) * (1.0 - alpha) * seconds) / target.median_s(1))
+
+
+def payoff(target: Forwards, draft: Forwards, ks: Sequence[int], *, replays: bool = False) -> dict[str, Any]:
+    """Return the predicted speedup of every alpha and K.
+
+    Args:
+        replays: whether the target reads accepted tokens again after a rejection; ``planes`` is then the
+            same for an engine that keeps its states.
+    """
     costs = {k: bench_loop_cost(target, draft, k) for k in ks}
+    if replays:
+        return payoff_grid(ks, costs, lambda k, alpha: costs[k] + reading_again(target, k, alpha)) | {
+            "planes": payoff_grid(ks, costs, lambda k, alpha: costs[k])
+        }
+    return payoff_grid(ks, costs, lambda k, alpha: costs[k])
+
+
+def payoff_grid(
+    ks: Sequence[int], costs: Mapping[int, float], cost: Callable[[int, float], float]
+) -> dict[str, Any]:
+    """Return ``payoff`` where a loop of K costs so many target steps at an alpha; ``costs`` without rollback."""
     grid = []
     for alpha in ALPHAS:
-        loop = WhatIf(independent(alpha), costs.__getitem__)
+        loop = WhatIf(independent(alpha), partial(cost, alpha=alpha))
         grid.append({"alpha": alpha, "speedups": {k: loop.speedup(k) for k in ks}, "best_k": loop.best_k(ks)})
     return {
         "costs": costs,
@@ -203,8 +231,14 @@ def verdict(facts: dict[str, Any]) -> str:
     k = min(needed, key=lambda k: (needed[k], k))
     usual = next(row for row in facts["grid"] if row["alpha"] == 0.8)
     best = usual["best_k"]
+    if planes := facts.get("planes"):
+        kept = next(row for row in planes["grid"] if row["alpha"] == 0.8)
+        of = f"{kept['speedups'][kept['best_k']]:.2f}x" if kept["best_k"] else "nothing"
+        again = f" The target reads accepted tokens again (replay); keeping its states would gain {of} there."
+    else:
+        again = ""
     at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
-    return f"Speculation can pay here {from_alpha(needed[k])} (K={k}); {at}, by the forwards alone."
+    return f"Speculation can pay here {from_alpha(needed[k])} (K={k}); {at}, by the forwards alone.{again}"
 
 
 _FASTER = 0.95

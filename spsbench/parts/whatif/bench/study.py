@@ -93,7 +93,7 @@ def _after_context(
     read = sum(model.forward_bytes() + (_kv_bytes(model, context) or 0) for model in models.values())
     bound = regime(read, bandwidth, cache)
     known = bandwidth if bound == BANDWIDTH_BOUND else None
-    gains = payoff(times["target"], times["draft"], ks)
+    gains = payoff(times["target"], times["draft"], ks, replays=_replays(models["target"]))
     return {
         "context": context,
         "regime": bound,
@@ -108,6 +108,18 @@ def _after_context(
         "verdict": verdict(gains),
         "untrusted": untrusted(times),
     }
+
+
+@torch.inference_mode()
+def _replays(target: CausalLM) -> bool:
+    """Whether accepted tokens are read again after a rejection: a rollback into a block shows it."""
+    if target.rolled_back_by == "length":
+        return False
+    pending = target.begin([1, 2, 3])
+    target.score(torch.cat([pending, pending, pending]), last=1)
+    target.rollback(target.length - 1)
+    target.rollback(0)
+    return target.rolled_back_by == "replay"
 
 
 def _by_context(
