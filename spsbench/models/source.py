@@ -100,17 +100,12 @@ def require_generative(config: Any, name: str, flag: str) -> None:
 
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     mapping = getattr(auto, "_model_mapping", None)
-    model_class = None
-    if mapping is not None:
-        if type(config) not in mapping:
-            raise UsageError(
-                f"{name} ({config.model_type}) is not a causal language model, nor an encoder-decoder of "
-                "text.",
-                flag=flag,
-                remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
-            )
-        classes = mapping[type(config)]
-        model_class = classes[0] if isinstance(classes, (list, tuple)) else classes
+    if mapping is not None and type(config) not in mapping:
+        raise UsageError(
+            f"{name} ({config.model_type}) is not a causal language model, nor an encoder-decoder of text.",
+            flag=flag,
+            remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
+        )
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
@@ -125,8 +120,8 @@ def require_rollback(source: ModelSource, flag: str) -> None:
     reason = _other_state(source.config)
     if reason is not None:
         raise UsageError(
-            f"{source.name} ({source.config.model_type}) {reason}: after a rejected draft token it could not be "
-            "put back, and speculative sampling with it would be silently wrong.",
+            f"{source.name} ({source.config.model_type}) {reason}: after a rejected draft token it could not "
+            "be put back, and speculative sampling with it would be silently wrong.",
             flag=flag,
             remedy="Choose another model.",
         )
@@ -138,6 +133,7 @@ def _other_state(config: Any) -> str | None:
 
     if config.is_encoder_decoder or text_config(config).model_type in OWN_STATE:
         return None
+    stateful = _is_stateful(config)  # its modelling code is read by that, where some have their own layers
     layers = layers_of(config)
     if layers is None:  # an unusual configuration: the self-test will decide
         return None
@@ -145,7 +141,7 @@ def _other_state(config: Any) -> str | None:
         parts = parts_of(layers)
     except NotCopyable as reason:
         return f"keeps a state that cannot be copied ({reason})"
-    if _is_stateful(config) and all(isinstance(part, Rows) for part in parts):
+    if stateful and all(isinstance(part, Rows) for part in parts):
         return "keeps its running state outside of its cache"
     return None
 
@@ -153,12 +149,10 @@ def _other_state(config: Any) -> str | None:
 def _is_stateful(config: Any) -> bool:
     from transformers import AutoModelForCausalLM
 
-    mapping = getattr(AutoModelForCausalLM, "_model_mapping", None) or {}
-    found = mapping[type(config)] if type(config) in mapping else None
-    return any(
-        getattr(each, "_is_stateful", False)
-        for each in (found if isinstance(found, (list, tuple)) else (found,))
-    )
+    mapping = getattr(AutoModelForCausalLM, "_model_mapping", None)
+    found = None if mapping is None else mapping.get(type(config), None)
+    classes = found if isinstance(found, (list, tuple)) else (found,)
+    return any(getattr(each, "_is_stateful", False) for each in classes)
 
 
 _PROBE_BYTES = 1 << 16

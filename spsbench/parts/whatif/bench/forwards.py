@@ -211,7 +211,11 @@ def payoff(target: Forwards, draft: Forwards, ks: Sequence[int], *, replays: boo
 def payoff_grid(
     ks: Sequence[int], costs: Mapping[int, float], cost: Callable[[int, float], float]
 ) -> dict[str, Any]:
-    """Return ``payoff`` where a loop of K costs so many target steps at an alpha; ``costs`` without rollback."""
+    """Return ``payoff`` where a loop of K costs so many target steps at an alpha.
+
+    Args:
+        costs: without a rollback.
+    """
     grid = []
     for alpha in ALPHAS:
         loop = WhatIf(independent(alpha), partial(cost, alpha=alpha))
