@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,38 +77,38 @@ def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[str]:
     They are those of one kind of evidence, with None those of the decisions. To leave them out without a word
     would hide a fault of our own arithmetic, or of whoever wrote the run.
     """
-    wrong: Counter[str] = Counter()
-    unsound = 0
-    for sums in _own_sums(samples, _is_decision if prefix is None else _of_kind(prefix)):
-        names = [name for name, value in sums.items() if not _is_finite(value)]
-        wrong.update(names)
-        unsound += bool(names)
-    if not wrong:
+    is_own = _is_decision if prefix is None else _of_kind(prefix)
+    values = samples.get("losslessness", ())
+    unsound = [_own(value, is_own) for value in values if isinstance(value, dict) and not _are_finite(value)]
+    wrong = [[name for name, number in sums.items() if not math.isfinite(number)] for sums in unsound]
+    if not any(wrong):
         return []
-    listed = ", ".join(sorted(wrong)[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-    return [f"{unsound} of {len(samples)} sequences have sums that are no finite numbers ({listed})"]
+    names = sorted({name for each in wrong for name in each})
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    count = sum(map(bool, wrong))
+    return [f"{count} of {len(samples)} sequences have sums that are no finite numbers ({listed})"]
 
 
+@cache
 def _of_kind(prefix: str) -> Callable[[str], bool]:
     """Return whether a name is of one kind of evidence; those of the other kind begin with ``RESCORED``."""
     other = () if prefix else (RESCORED, BEAM_LOG_PROB, BEAM_CLOSEST)
-    return lambda name: name.startswith(prefix) and not name.startswith((DECIDED, *other))
+    # Asked of the same hundred names for every sequence.
+    return cache(lambda name: name.startswith(prefix) and not name.startswith((DECIDED, *other)))
 
 
+@cache
 def _is_decision(name: str) -> bool:
     return name.startswith(DECIDED)
 
 
-def _is_finite(value: float | None) -> bool:
-    return value is None or math.isfinite(value)
+def _own(sums: dict[str, Any], is_own: Callable[[str], bool]) -> dict[str, float]:
+    return {name: number for name, number in sums.items() if number is not None and is_own(name)}
 
 
-def _own_sums(samples: pd.DataFrame, is_own: Callable[[str], bool]) -> list[dict[str, float]]:
-    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
-    return [
-        {name: number for name, number in value.items() if is_own(name)} if isinstance(value, dict) else {}
-        for value in values
-    ]
+def _are_finite(sums: dict[str, Any]) -> bool:
+    """Return whether all numbers are finite; False also where their sum alone is not."""
+    return math.isfinite(sum(filter(None, sums.values())))
 
 
 def _carried(
@@ -116,10 +117,9 @@ def _carried(
     """Return the sequences that have the sum ``needed`` and finite ones alone, and these as columns."""
     import pandas as pd
 
-    sums = _own_sums(samples, is_own)
-    there = np.array(
-        [each.get(needed) is not None and all(map(_is_finite, each.values())) for each in sums], dtype=bool
-    )
+    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
+    sums = [_own(value, is_own) if isinstance(value, dict) else {} for value in values]
+    there = np.array([needed in each and _are_finite(each) for each in sums], dtype=bool)
     carried = samples if there.all() else samples[there]
     rows = [each for each, has in zip(sums, there, strict=True) if has]
     return carried, pd.DataFrame(rows, index=carried.index, dtype=np.float64)

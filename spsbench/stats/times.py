@@ -46,10 +46,7 @@ def _against_loops(row: ArmRow, done: pd.DataFrame, loops: pd.DataFrame | None) 
     """
     if loops is None or loops.empty or done.empty:
         return
-    key = matched_by(done, loops)
-    sums = loops.assign(loop_s=column(loops, "loop_s")).groupby(key, sort=False)["loop_s"]
-    took = sums.agg(lambda seconds: seconds.sum(skipna=False)).rename("in_loops_s").reset_index()
-    both = done[[*key, "decode_s", "prefill_s"]].merge(took, on=key)
+    both = _with_loops(done, loops)
     both = both[np.isfinite(both["in_loops_s"])]
     if both.empty:
         return
@@ -63,6 +60,24 @@ def _against_loops(row: ArmRow, done: pd.DataFrame, loops: pd.DataFrame | None) 
         f"which loops took {loop_s.sum():.4g} s; most of all in {worst['example_id']} "
         f"({worst['decode_s']:.4g} s and {worst['in_loops_s']:.4g} s). Do not use its speedup."
     )
+
+
+def _with_loops(done: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFrame:
+    """Return sequences with the seconds of their loops, ``in_loops_s``; NaN where these are not seen."""
+    key = matched_by(done, loops)
+    rows = done[[*key, "decode_s", "prefill_s"]]
+    seconds = column(loops, "loop_s")
+    counts = column(done, "loop_count").astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    # As a run is written: each sequence's loops together, in the order of the sequences.
+    if counts.all() and counts.sum() == len(loops):
+        first = loops[key].iloc[starts]
+        if all((first[name].to_numpy() == rows[name].to_numpy()).all() for name in key):
+            return rows.assign(in_loops_s=np.add.reduceat(seconds, starts))
+    unseen = loops[key].assign(in_loops_s=seconds, unseen=np.isnan(seconds))
+    sums = unseen.groupby(key, sort=False)[["in_loops_s", "unseen"]].sum().reset_index()
+    sums.loc[sums["unseen"] > 0, "in_loops_s"] = np.nan
+    return rows.merge(sums.drop(columns="unseen"), on=key)
 
 
 def _without_a_time(row: ArmRow, own: pd.DataFrame, samples: Mapping[str, pd.DataFrame]) -> Iterator[str]:
