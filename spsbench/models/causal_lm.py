@@ -15,6 +15,7 @@ from spsbench.base.errors import RanksFault, UsageError
 from spsbench.decode.protocols import read_prompt
 from spsbench.models.faults import refuse_fault
 from spsbench.models.location import limit_of
+from spsbench.models.text_part import text_class
 from spsbench.models.tokenizer import Border
 
 
@@ -22,8 +23,12 @@ def built(config: Any, dtype: torch.dtype | None) -> Any:
     """Build a configuration's model, with its architecture's initial weights, on torch's default device."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    alone = text_class(config)
+    if alone is not None:
+        return alone._from_config(config, dtype=dtype)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    return kind.from_config(config, dtype=dtype or getattr(config, "dtype", None) or torch.float32)
+    return kind.from_config(config, dtype=dtype)
 
 
 def skeleton(config: Any, dtype: torch.dtype | None = None) -> Any:

@@ -46,6 +46,7 @@ from spsbench.models.source import (
     files_of,
     require_generative,
 )
+from spsbench.models.text_part import is_of_tower, text_class
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft
@@ -301,7 +302,10 @@ def from_pretrained(
     """Load the model with transformers, complete and quantised if asked for, where ``placed`` says."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
+    kind: Any = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
+    alone = text_class(source.config)
+    if alone is not None:
+        kind, placed = alone, {"config": copy.deepcopy(source.config)} | placed
     precision = Precision(dtype)
     require_readable(source.config, source.quantization, device, source.name, flag)
     with typed_errors(source.name, flag):
@@ -316,7 +320,9 @@ def from_pretrained(
             **quantised | placed,
         )
         require_complete(sorted(report["missing_keys"]), source.name, flag)
-        note_unread(source, sorted(report["unexpected_keys"]))
+        left_out = getattr(model, "left_out", ())
+        unread = [key for key in report["unexpected_keys"] if not is_of_tower(key, left_out)]
+        note_unread(source, sorted(unread))
         if precision.quantise is not None:
             mark(model, precision.quantise)
     return model

@@ -25,6 +25,7 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import MODEL, is_trained
 from spsbench.models.location import local_folder
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
+from spsbench.models.text_part import class_of, text_class
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import TrainedDraft, embedding_fingerprint, layer_config, read_trained
 
@@ -96,15 +97,12 @@ def _most_added_tokens(rules: Any) -> int:
 
 def require_generative(config: Any, name: str, flag: str) -> None:
     """Refuse a model that writes no text token by token."""
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    mapping = getattr(auto, "_model_mapping", None)
-    if mapping is not None and type(config) not in mapping:
+    if class_of(config) is None:
         raise UsageError(
-            f"{name} ({config.model_type}) is not a causal language model, nor an encoder-decoder of text.",
+            f"{name} ({config.model_type}) is neither a causal language model, nor one inside a model of "
+            "images and text, nor an encoder-decoder of text.",
             flag=flag,
-            remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
+            remedy="Choose a model like Llama, Qwen3-VL or T5.",
         )
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
@@ -185,12 +183,13 @@ class ModelSource:
 
     @property
     def title(self) -> str:
-        """The model as a title names it: ``Qwen3-8B``; a converted file's name."""
+        """The model as a title names it: ``Qwen3-8B``, ``text of Qwen3-VL-8B``; a converted file's name."""
         if self.file is not None:
             return (
                 Path(self.file).stem.removesuffix(f".{self.dequantised}").removesuffix(f"-{self.dequantised}")
             )
-        return self.name.rstrip("/").rpartition("/")[2]
+        name = self.name.rstrip("/").rpartition("/")[2]
+        return name if text_class(self.config) is None else f"text of {name}"
 
     @property
     def is_encoder_decoder(self) -> bool:
