@@ -12,6 +12,7 @@ from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
 from spsbench.models.source import ModelSource
+from spsbench.models.text_part import text_class
 
 HEAD = "lm_head.weight"
 _UNTIED = " and its configuration says tie_word_embeddings: false"
@@ -19,6 +20,8 @@ _UNTIED = " and its configuration says tie_word_embeddings: false"
 
 def is_tied(config: Any) -> bool:
     """Return whether a configuration uses the embedding as the head, too."""
+    if text_class(config) is not None:  # the head is the whole's
+        return bool(getattr(config, "tie_word_embeddings", False))
     return bool(getattr(text_config(config), "tie_word_embeddings", True))
 
 
