@@ -14,6 +14,7 @@ from torch import Tensor
 from spsbench.base.errors import RanksFault, UsageError
 from spsbench.decode.protocols import read_prompt
 from spsbench.models.faults import refuse_fault
+from spsbench.models.layers import windows
 from spsbench.models.location import limit_of
 from spsbench.models.text_part import text_class
 from spsbench.models.tokenizer import Border
@@ -276,9 +277,7 @@ def attention_window(config: Any) -> int | None:
     text = text_config(config)
     if getattr(text, "use_sliding_window", True) is False:
         return None
-    names = ("sliding_window", "attention_chunk_size", "window_size")
-    sizes = [getattr(text, name, None) for name in names]
-    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+    return min(windows(text), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,8 +422,35 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
             f"logits differ by {result.worst:.2g} of their scale (cached block {result.cached:.3g}, "
             f"after rollback {result.rolled_back:.3g})"
         )
+    truth = why_no_rollback(model)
+    if truth is not None:
+        raise UsageError(f"{name} {truth}.", remedy="Choose a causal language model, such as Llama or T5.") from cause
     why = f"the cache of {name} cannot be rolled back exactly: {reason}."
     raise UsageError(why, remedy="Its architecture is not supported for speculative sampling.") from cause
+
+
+@torch.inference_mode()
+def why_no_rollback(model: CausalLM) -> str | None:
+    """Return what makes rollback meaningless for a model that failed its self-test; None if it is neither.
+
+    A model that is not causal has other rows for a token once later ones are there, one without a cache has none.
+    """
+    tokens = torch.randint(model.vocab_size, (16,), generator=torch.Generator().manual_seed(0)).to(model.device)
+    tokens = model.as_prompt(tokens)
+    other = tokens.clone()
+    other[-2:] = (other[-2:] + 1) % model.vocab_size
+    try:
+        if model.border is None:
+            one, two = (model.score_uncached(each)[:-2].double() for each in (tokens, other))
+            if float((one - two).abs().max()) > 10 * tolerance(model.dtype) * float(one.abs().max()):
+                return "is not causal: each of its tokens sees the ones after it"
+        pending = model.begin(tokens.tolist())
+        model.score(pending, last=1)
+        held = model.length
+        model.rollback(0)
+    except Exception:  # what failed was said
+        return None
+    return None if held else "uses no cache: transformers computes all of its tokens anew for each one"
 
 
 def tolerance(dtype: torch.dtype) -> float:

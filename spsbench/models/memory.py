@@ -20,6 +20,7 @@ from spsbench.models.causal_lm import skeleton, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.downloads import local_weights, remote_weights
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.layers import cache_widths, widest
 from spsbench.models.quantised import packed_bytes, stored_bytes
 from spsbench.models.source import ModelSource, files_of
 
@@ -78,14 +79,7 @@ def kv_bytes_per_token(model: Any) -> int | None:
 
 def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
     """Return the bytes of keys and values of one cached token; 0 where the configuration does not say."""
-    text = text_config(config)
-    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    layers, heads, hidden = (getattr(text, name, None) for name in names)
-    if not (layers and heads and hidden):
-        return 0
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    head_dim = getattr(text, "head_dim", None) or hidden // heads
-    return int(2 * layers * kv_heads * head_dim * width_bytes)
+    return sum(cache_widths(text_config(config))) * width_bytes
 
 
 def forward_bytes_per_token(config: Any, width_bytes: int) -> int:
@@ -93,8 +87,8 @@ def forward_bytes_per_token(config: Any, width_bytes: int) -> int:
     a norm and of attention, and the three widest of an MLP; 0 where the configuration does not say.
     """
     text = text_config(config)
-    hidden = getattr(text, "hidden_size", None) or 0
-    return int((6 * hidden + 3 * (getattr(text, "intermediate_size", None) or 4 * hidden)) * width_bytes)
+    hidden = widest(text, "hidden_size")
+    return (6 * hidden + 3 * (widest(text, "intermediate_size") or 4 * hidden)) * width_bytes
 
 
 def _first_known(config: Any, names: tuple[str, ...]) -> int:

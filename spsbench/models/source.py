@@ -25,7 +25,7 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import MODEL, is_trained
 from spsbench.models.location import local_folder
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
-from spsbench.models.text_part import class_of, text_class
+from spsbench.models.text_part import class_of, has_towers, reads_both_ways, what_else, why_no_text
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import TrainedDraft, embedding_fingerprint, layer_config, read_trained
 
@@ -95,15 +95,26 @@ def _most_added_tokens(rules: Any) -> int:
     )
 
 
+_OTHERS = "Choose a model like Llama, Qwen3-VL or T5."
+
+
 def require_generative(config: Any, name: str, flag: str) -> None:
     """Refuse a model that writes no text token by token."""
-    if class_of(config) is None:
-        raise UsageError(
-            f"{name} ({config.model_type}) is neither a causal language model, nor one inside a model of "
-            "images and text, nor an encoder-decoder of text.",
-            flag=flag,
-            remedy="Choose a model like Llama, Qwen3-VL or T5.",
-        )
+    kind = f"{name} ({config.model_type})"
+    model_class = class_of(config)
+    if model_class is None:
+        raise UsageError(f"{kind} {what_else(config)}.", flag=flag, remedy=_OTHERS)
+    if "Diffusion" in model_class.__name__:
+        why = f"{kind} writes blocks of tokens by diffusion, not token by token."
+        raise UsageError(why, flag=flag, remedy=_OTHERS)
+    if reads_both_ways(config):
+        why = f"{kind} is not causal: each token sees the ones after it, as its config.json lacks is_decoder: true."
+        raise UsageError(why, flag=flag, remedy=_OTHERS)
+    if reason := why_no_text(config):
+        raise UsageError(f"{kind} writes no text alone: {reason}.", flag=flag, remedy=_OTHERS)
+    if not isinstance(getattr(text_config(config), "num_hidden_layers", None), int):
+        why = f"{kind} has no num_hidden_layers, without which transformers makes no cache for it."
+        raise UsageError(why, flag=flag, remedy=_OTHERS)
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
@@ -189,7 +200,7 @@ class ModelSource:
                 Path(self.file).stem.removesuffix(f".{self.dequantised}").removesuffix(f"-{self.dequantised}")
             )
         name = self.name.rstrip("/").rpartition("/")[2]
-        return name if text_class(self.config) is None else f"text of {name}"
+        return f"text of {name}" if has_towers(self.config) else name
 
     @property
     def is_encoder_decoder(self) -> bool:

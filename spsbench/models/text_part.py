@@ -8,6 +8,7 @@ allocated; a forward that needs one after all says so.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -52,6 +53,35 @@ def class_of(config: Any) -> Any | None:
     return None if whole is None else without_towers(whole)
 
 
+_OTHER_KINDS = (
+    ("AutoModelForTextToWaveform", "writes sound, not text"),
+    ("AutoModelForSpeechSeq2Seq", "reads sound, not text"),
+    ("AutoModelForImageTextToText", "is an encoder-decoder whose encoder reads images"),
+    ("AutoModelForVision2Seq", "is an encoder-decoder whose encoder reads images"),
+    ("AutoModelForMaskedLM", "fills masks: it has no causal language model"),
+)
+
+
+def what_else(config: Any) -> str:
+    """Return what a configuration without a language model is, as transformers files it."""
+    import transformers
+
+    for name, is_that in _OTHER_KINDS:
+        auto = getattr(transformers, name, None)
+        if auto is not None and type(config) in auto._model_mapping:
+            return is_that
+    return "is no language model that transformers knows"
+
+
+def reads_both_ways(config: Any) -> bool:
+    """Return whether a model of BERT's kind sees the tokens after each one: without ``is_decoder`` it does."""
+    from transformers import AutoModelForMaskedLM
+
+    has_both = any("is_decoder" in base.__dict__.get("__annotations__", {}) for base in type(config).__mro__[:-1])
+    is_encoder = has_both and not config.is_encoder_decoder and not getattr(config, "is_decoder", True)
+    return is_encoder and (type(config) in AutoModelForMaskedLM._model_mapping)
+
+
 def _first(auto: Any, kind: type) -> Any | None:
     """Return the class that a mapping of transformers names for a kind of configuration."""
     mapping = auto._model_mapping
@@ -86,10 +116,40 @@ def has_towers(config: Any) -> bool:
 
 def text_class(config: Any) -> Any | None:
     """Return the class that loads the text of a configuration with towers; None where ``AutoModel`` does."""
-    if not has_towers(config):
-        return None
     found = class_of(config)
     return found if isinstance(found, type) and issubclass(found, WithoutTowers) else None
+
+
+def why_no_text(config: Any) -> str | None:
+    """Return why a model with towers computes no text alone; None if it does, or only its weights can tell.
+
+    It is built without memory, and reads three tokens.
+    """
+    import torch
+
+    found = text_class(config)
+    if found is None:
+        return None
+    needed = [
+        name
+        for name, given in inspect.signature(found.forward).parameters.items()
+        if given.default is given.empty and given.kind is given.POSITIONAL_OR_KEYWORD
+    ]
+    beside = [name for name in needed if name not in ("self", "input_ids", "attention_mask")]
+    if beside:
+        return f"its forward takes no text without {' and '.join(beside)}"
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            found._from_config(config, dtype=torch.float32).eval()(
+                input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=False
+            )
+    except NeedsTower as error:
+        return error.message.rstrip(".")
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        return f"a forward of text alone fails: {str(error).strip().splitlines()[0].rstrip('.')}"
+    except Exception:  # what a tensor without memory cannot do
+        return None
+    return None
 
 
 class WithoutTowers:

@@ -245,6 +245,17 @@ class TorchLM(CausalLM):
         return type(self)(truncated(self.model, layers, flag), self.vocab_size)
 
 
+def body_of(model: Any) -> Any:
+    """Return the part of a model that gives its head the states of all tokens; the model itself without one.
+
+    Some models do not declare it, and some call their head a decoder (ModernBERT's).
+    """
+    body = model.get_decoder()
+    if body is model or body is model.get_output_embeddings():
+        body = getattr(model, "model", model)
+    return body
+
+
 class BodyOnce:
     """Has a model's head computed over some rows at a time, of what its body gave once for all tokens.
 
@@ -253,10 +264,7 @@ class BodyOnce:
     """
 
     def __init__(self, model: Any) -> None:
-        body = model.get_decoder()
-        self._body = (
-            getattr(model, "model", model) if body is model else body
-        )  # some models do not declare it
+        self._body = body_of(model)
         self._is_apart = self._body is not model
         self._output: Any = None
 
@@ -305,7 +313,7 @@ def _states(model: Any) -> Iterator[list[Tensor]]:
     All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone.
     """
     heard: list[Tensor] = []
-    hook = model.get_decoder().register_forward_hook(lambda body, args, output: heard.append(output[0]))
+    hook = body_of(model).register_forward_hook(lambda body, args, output: heard.append(output[0]))
     try:
         yield heard
     finally:
@@ -316,7 +324,7 @@ def _require_states(model: Any, flag: str) -> None:
     """Refuse a model whose body does not hand over what its head multiplies."""
     head = model.get_output_embeddings()
     seen = list[Tensor]()
-    if head is not None and model.get_decoder() is not model:
+    if head is not None and body_of(model) is not model:
         hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))
         try:
             with torch.inference_mode(), _states(model) as heard:

@@ -257,12 +257,15 @@ def _confirmed(arms: list[ArmLosslessness], plain: list[ArmLosslessness], of: in
     return f"Lossless{some}: {_followed([one for _, one in derived], plain, drafts)}."
 
 
-def _followed(decisions: list[Decisions], plain: list[ArmLosslessness], more: str = "") -> str:
+def _followed(
+    decisions: list[Decisions], plain: list[ArmLosslessness], more: str = "", *, unread: int = 0
+) -> str:
     """Return how many decisions follow, and how far their rows are from an independent forward.
 
     Args:
         plain: the ArS arms, whose rows are beside these.
         more: of the draft's rows.
+        unread: how many sequences no independent forward has read.
     """
     total, rounding = (sum(one[name] for one in decisions) for name in ("decisions", "rounding"))
     open_ = sum(one.get("open", 0) for one in decisions)
@@ -271,6 +274,8 @@ def _followed(decisions: list[Decisions], plain: list[ArmLosslessness], more: st
     text = f"{total - rounding - open_:,} of {total:,} decisions follow from {whose}"
     text += f", {rounding:,} more within rounding" if rounding else ""
     text += f", {open_:,} were made in the drafter's own way" if open_ else ""
+    if len(rows) < len(decisions) and unread:
+        return f"{text} ({decisions[0]['dtype']}{more}; no independent forward has read them)"
     if len(rows) < len(decisions):  # of a run from before rows were kept
         return f"{text} (independent forward, {decisions[0]['dtype']}{more})"
     return f"{text}; {_apart(rows, plain)} ({decisions[0]['dtype']}{more})"
@@ -343,11 +348,13 @@ def _decisions(arms: list[ArmLosslessness], plain: list[ArmLosslessness]) -> str
     if reasons:
         return f"Decisions: {'; '.join(dict.fromkeys(reasons))} ({derived[0]['dtype']})."
     if contradicted:
-        rows = f"(independent forward, {derived[0]['dtype']})"
+        reader = "the loops' own rows" if any(arm.get("unread") for arm in arms) else "independent forward"
+        rows = f"({reader}, {derived[0]['dtype']})"
         return f"Decisions: {contradicted:,} of {total:,} contradict the target's own rows {rows}."
     whole = all(one["share"] == 1 for one in derived) and len(derived) == len(arms)
     sequences = "" if whole else f" in {counted(sum(one['sequences'] for one in derived), 'sequence')}"
-    return f"Decisions{sequences}: {_followed(derived, plain)}."
+    unread = sum(arm.get("unread", 0) for arm in arms)
+    return f"Decisions{sequences}: {_followed(derived, plain, unread=unread)}."
 
 
 def _proof(arms: list[ArmLosslessness]) -> str:
