@@ -3,7 +3,7 @@
 ::
 
     python -m benchmarks.architectures                      # all that has no row yet
-    python -m benchmarks.architectures --types gemma4,lfm2  # these, again
+    python -m benchmarks.architectures --types gemma4,lfm2 --again
     python -m benchmarks.architectures --page               # write results/reference/models.md from the rows
 
 A type is saved as its published checkpoints are: of images and text the whole, towers included. The draft is the
@@ -27,6 +27,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from benchmarks.tiny_types import START, VOCABULARY, known_types, tiny_config
@@ -37,7 +38,7 @@ BEGIN, END = "<!-- benchmarks.architectures -->", "<!-- /benchmarks.architecture
 PROMPTS = ("The bridge.", "The bridge in Avon was closed on Monday. People said that")
 """One below the windows of 16, one above."""
 
-NEW_TOKENS, K, NOISE, _SECONDS, _MEMORY_BYTES = 16, 4, 0.08, 240, 12 << 30
+NEW_TOKENS, K, NOISE, _SECONDS, _MEMORY_BYTES = 12, 4, 0.08, 400, 12 << 30
 DTYPES = ("float32", "bfloat16")
 _TIE = {"float32": 1e-4, "bfloat16": 0.1}
 """Of the largest logit: two tokens nearer than that are a tie for a forward that rounds otherwise."""
@@ -326,20 +327,22 @@ def in_own_process(kind: str, scratch: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--types", help="these, even where they have a row")
+    parser.add_argument("--types", help="these alone")
+    parser.add_argument("--again", action="store_true", help="those of --types that have a row, too")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE} from the rows and run nothing")
     parser.add_argument("--rows", type=Path, default=ROWS)
     arguments = parser.parse_args()
     arguments.rows.mkdir(parents=True, exist_ok=True)
     kinds = arguments.types.split(",") if arguments.types else [*known_types()]
     if not arguments.page:
-        _warm(arguments.rows / "scratch")
+        scratch = Path(mkdtemp(prefix="architectures-"))
+        _warm(scratch)
         for kind in kinds:
             place = arguments.rows / f"{kind}.json"
-            if place.is_file() and not arguments.types:
+            if place.is_file() and not arguments.again:
                 continue
             started = time.monotonic()
-            row = in_own_process(kind, arguments.rows / "scratch")
+            row = in_own_process(kind, scratch)
             place.write_text(json.dumps(row, indent=1))
             runs = [row.get(dtype, {}) for dtype in DTYPES]
             said = " | ".join(str(run.get("message") or run.get("texts") or "") for run in runs)
@@ -361,8 +364,7 @@ def _warm(scratch: Path) -> None:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    row_of("llama", scratch)
-    shutil.rmtree(scratch, ignore_errors=True)
+    row_of("llama", scratch / "warm")
 
 
 

@@ -145,7 +145,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "emu3": {"vocabulary_map": {"<image>": 257}},
     "dots3_note": {"swa_head_dim": 32, "text_config.swa_head_dim": 32},
     "dots3_note_text": {"swa_head_dim": 32},
-    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
+    "deepseek_ocr2": {"text_config.num_experts_per_tok": 2, "text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
     "ernie4_5_vl_moe": {"text_config.rope_parameters": _SECTIONS | {"mrope_section": [3, 3, 2]}},
     "granite4_vision": {"deepstack_layer_map": []},
     "mistral4": {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": DROPPED, "qk_head_dim": DROPPED},
