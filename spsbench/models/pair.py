@@ -19,6 +19,7 @@ from spsbench.models.causal_lm import (
     text_config,
 )
 from spsbench.models.hf_errors import quiet_libraries
+from spsbench.models.kernels import kernels_of
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
 from spsbench.models.memory import (
     Weights,
@@ -243,6 +244,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
     built = model.model if isinstance(model, TorchLM) else None
     experts = None if built is None else experts_of(built)
     quantised = None if built is None else quantised_of(built)
+    kernels = {} if built is None else kernels_of(built)
     return {
         **part.identity(),
         "model_type": part.config.model_type,
@@ -253,6 +255,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         "parameters": model.parameters,
         "forward_bytes": model.forward_bytes(),
         "kv_bytes_per_token": model.kv_bytes_per_token,
+        **({"kernels": kernels} if kernels else {}),
         **({} if experts is None else {"experts": asdict(experts)}),
         **({} if quantised is None else {"quantised": asdict(quantised)}),
         **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),

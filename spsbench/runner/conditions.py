@@ -61,6 +61,8 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any], gpu: Gpu | None) -
         **cast("Conditions", of_gpu),
         **software_of(environment, quantised=plan.quantiser is not None),
     }
+    if kernels := plan.layer_kernels:
+        conditions["layer_kernels"] = kernels
     if plan.placement is not None:
         conditions["device_map"] = plan.placement.content
     return conditions

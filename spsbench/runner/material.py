@@ -13,6 +13,7 @@ from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.models.device import resolve_device
 from spsbench.models.memory import Weights
+from spsbench.models.kernels import kernels_of_config
 from spsbench.models.pair import Pair, PairSource, find_pair, fitting_weights, load_pair, pair_backend
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
@@ -56,6 +57,14 @@ class Models:
         """What quantises weights over torch, otherwise than ONNX Runtime does; None where nothing does."""
         quantised = any(Precision(dtype).quantise for dtype in self.dtypes)
         return LIBRARY if quantised and self.backend == TORCH else None
+
+    @property
+    def layer_kernels(self) -> dict[str, str]:
+        """What computes the layers that have several kernels, by package; see ``kernels_of``."""
+        if self.backend != TORCH:
+            return {}
+        found = [kernels_of_config(model.config) for model in (self.source.target, self.source.draft)]
+        return found[1] | found[0]
 
     def load(
         self, *, threads: int | None = None, beside: Pair | None = None, ranks: Ranks | None = None

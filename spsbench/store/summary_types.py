@@ -701,6 +701,7 @@ class Conditions(TypedDict, total=False):
     onnxruntime: str | None
     torchao: str | None  # where it quantised weights
     device_map: str  # where the target was spread over devices
+    layer_kernels: dict[str, str]  # what computes layers that have several kernels, by package
     engines: dict[str, str]  # name and version of external engines, where there are any
     workers_per_machine: int  # processes of the run that measured on one machine at once, where several did
 

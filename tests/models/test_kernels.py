@@ -1,0 +1,43 @@
+"""A benchmark says which kernels computed: read of the functions that a model's layers call."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.tiny_types import tiny_config
+
+from spsbench.models.causal_lm import built
+from spsbench.models.kernels import REFERENCE, kernels_of, kernels_of_config, said, slow_kernels
+
+
+def test_a_hybrid_names_the_packages_that_it_lacks() -> None:
+    found = kernels_of(built(tiny_config("qwen3_next"), torch.float32))
+    assert found == {"causal-conv1d": REFERENCE, "flash-linear-attention": REFERENCE}
+    assert "pip install causal-conv1d flash-linear-attention" in said(slow_kernels(found))
+
+
+def test_attention_alone_has_one_kernel() -> None:
+    assert kernels_of_config(tiny_config("qwen3")) == {}
+    assert kernels_of(built(tiny_config("qwen3"), torch.float32)) == {}
+
+
+def test_a_function_of_a_package_is_not_called_reference_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
+
+    model = built(tiny_config("lfm2"), torch.float32)
+    code = sys.modules[next(type(part).__module__ for part in model.modules() if "Conv" in type(part).__name__)]
+
+    def fast(name: str) -> Any:
+        def reference(*args: Any, **kwargs: Any) -> None: ...
+
+        reference.__name__ = name
+        return use_kernel_func_from_hub_with_fallback("get_num_threads", "torch")(reference)
+
+    assert slow_kernels(kernels_of(model)) == ["causal-conv1d"]
+    for name in ("causal_conv1d_fn", "causal_conv1d_update"):
+        monkeypatch.setattr(code, name, fast(name))
+    assert slow_kernels(kernels_of(model)) == []
+    assert list(kernels_of(model)) == ["torch"]
