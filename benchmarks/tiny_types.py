@@ -109,6 +109,11 @@ _OWN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "hunyuan_vl": {"text_config.head_dim": 16, "text_config.rope_parameters": _SECTIONS},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
+    "lfm2_vl": {
+        "text_config.layer_types": ["conv", "conv", "full_attention", "conv"],
+        "text_config.num_hidden_layers": 4,
+    },
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
@@ -198,9 +203,14 @@ def _shrunk(settings: Mapping[str, Any], *, is_tower: bool) -> dict[str, Any]:
         if name in ("transformers_version", "id2label", "label2id", "architectures", "dtype", "_name_or_path"):
             continue
         if name == "per_layer_config" and isinstance(value, Mapping):
-            kept_names = {str(old): str(new) for new, old in enumerate(kept)}
-            small[name] = {kept_names[str(old)]: _shrunk(each, is_tower=is_tower)
-                           for old, each in value.items() if str(old) in kept_names}
+            kept_names = {old: str(new) for new, old in enumerate(kept)}
+            # Wider than the others', so that layers differ.
+            small[name] = {
+                kept_names[int(old)]: _shrunk(each, is_tower=is_tower)
+                | ({"head_dim": 2 * WINDOW} if "head_dim" in each else {})
+                for old, each in value.items()
+                if int(old) in kept_names
+            }
         elif isinstance(value, Mapping):
             if name.startswith("rope") or name == "quantization_config":
                 small[name] = _small_rope(value)

@@ -23,6 +23,7 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.layers import cache_widths, widest
 from spsbench.models.quantised import packed_bytes, stored_bytes
 from spsbench.models.source import ModelSource, files_of
+from spsbench.models.text_part import text_class
 
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
@@ -200,6 +201,8 @@ def weight_bytes(
     with typed_errors(source.name, flag):
         tensors = [*Checkpoint(folder).tensors.values()]
         size = None if tensors else _file_bytes(source, folder, flag)
+    if text_class(source.config) is not None and not source.quantization:  # files are of the whole
+        tensors, size = [], sum(part.nbytes for part in skeleton(source.config).parameters())
     if tensors:
         size_bytes = sum(
             tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))

@@ -13,7 +13,7 @@ from spsbench.models.layers import by_layer
 from spsbench.models.memory import cache_bytes_per_token, forward_bytes_per_token
 from spsbench.models.torch_lm import TorchLM
 
-TYPES = ("llama", "gemma4_text", "gemma3n_text", "deepseek_v3", "mimo_v2_flash", "gpt_oss", "qwen3_vl", "gemma4")
+TYPES = ("llama", "gemma4_text", "gemma3n_text", "deepseek_v3", "gpt_oss", "qwen3_vl", "gemma4")
 
 
 def held_bytes(config: Any) -> int:
