@@ -6,10 +6,11 @@
     python -m benchmarks.architectures --types gemma4,lfm2 --again
     python -m benchmarks.architectures --page               # write results/reference/models.md from the rows
 
-A type is saved as its published checkpoints are: of images and text the whole, towers included. The draft is the
-target with noise on its weights, so that drafts are accepted sometimes. `spsbench run` answers two prompts
-greedily with K = 4, in float32 and bfloat16, and proves itself on more at temperature 1; its texts are held against
-a loop of transformers without a cache. Each type has a process of its own, and a row in ``build/architectures``.
+A type is saved as its published checkpoints are: of images and text the whole, towers included. The draft is
+the target with noise on its weights, so that drafts are accepted sometimes. `spsbench run` answers two
+prompts greedily with K = 4, in float32 and bfloat16, and proves itself on more at temperature 1; its texts are
+held against a loop of transformers without a cache. Each type has a process of its own, and a row in
+``build/architectures``.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def saved(kind: str, folder: Path, **changes: Any) -> tuple[Path, Path, Any]:
 
 
 def uncached(model: Any, prompt: Sequence[int], dtype: str) -> tuple[list[int], list[float]]:
-    """Return greedy tokens of a loop of transformers without a cache, and each one's lead over the next best."""
+    """Return greedy tokens of transformers without a cache, and each one's lead over the next best."""
     import torch
 
     model = model.to(getattr(torch, dtype))
@@ -191,7 +192,11 @@ def row_of(kind: str, folder: Path) -> dict[str, Any]:
     """Make a type, run it and return its row."""
     import transformers
 
-    row: dict[str, Any] = {"type": kind, "of": known_types().get(kind), "transformers": transformers.__version__}
+    row: dict[str, Any] = {
+        "type": kind,
+        "of": known_types().get(kind),
+        "transformers": transformers.__version__,
+    }
     try:
         config = tiny_config(kind)
     except Exception as error:
@@ -215,12 +220,25 @@ def _ran(target: Path, draft: Path, model: Any, prompts: Path, dtype: str) -> di
     out = prompts.parent / f"run-{dtype}"
     shutil.rmtree(out, ignore_errors=True)
     said, wrong = io.StringIO(), io.StringIO()
-    settings = ("--k", K, "--max-new-tokens", NEW_TOKENS, "--sampling", "greedy", "--dtype", dtype, "--threads", 1)
+    settings = (
+        "--k",
+        K,
+        "--max-new-tokens",
+        NEW_TOKENS,
+        "--sampling",
+        "greedy",
+        "--dtype",
+        dtype,
+        "--threads",
+        1,
+    )
     fixed = ("--fixed-length", "--backend", "torch", "--no-score", "--set", "warmup=false", "--remeasure", 0)
     asked = ("run", prompts, "--target", target, "--draft", draft, *settings, *fixed, "--out", out)
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(wrong):
         code = main([*map(str, asked)])
-    errors = [line for line in wrong.getvalue().splitlines() if "error:" in line or "fault of spsbench" in line]
+    errors = [
+        line for line in wrong.getvalue().splitlines() if "error:" in line or "fault of spsbench" in line
+    ]
     row: dict[str, Any] = {"exit": code, "message": " ".join(errors).replace(str(target), "T")[:400]}
     if code == 0:
         summary = read_summary(out)
@@ -228,7 +246,9 @@ def _ran(target: Path, draft: Path, model: Any, prompts: Path, dtype: str) -> di
         order = ("alarm", "no evidence", "ok")
         row["verdict"] = min((arm["verdict"] for arm in arms), key=order.index, default="none")
         row["reasons"] = [reason for arm in arms for reason in arm.get("reasons", [])][:3]
-        row["screen"] = [line.strip() for line in said.getvalue().splitlines() if "ossless" in line or "ALARM" in line]
+        row["screen"] = [
+            line.strip() for line in said.getvalue().splitlines() if "ossless" in line or "ALARM" in line
+        ]
         row["texts"] = _texts(out, model, dtype)
     return row
 
@@ -243,7 +263,9 @@ def _texts(run: Path, model: Any, dtype: str) -> str:
         ids = tokenizer()(prompt)["input_ids"]
         expected, leads = uncached(model, ids, dtype)
         for given in samples[samples.example_id == sorted(set(samples.example_id))[index]].token_ids:
-            first = next((i for i, pair in enumerate(zip(given, expected, strict=False)) if pair[0] != pair[1]), None)
+            first = next(
+                (i for i, pair in enumerate(zip(given, expected, strict=False)) if pair[0] != pair[1]), None
+            )
             if first is not None and leads[first] > _TIE[dtype]:
                 return f"differ at token {first} of prompt {index}, lead {leads[first]:.2g}"
             taken += first is not None
@@ -251,7 +273,7 @@ def _texts(run: Path, model: Any, dtype: str) -> str:
 
 
 def works(row: dict[str, Any]) -> bool:
-    """Return whether a type runs in both dtypes, proves itself and writes the texts of a loop without a cache."""
+    """Return whether a type runs in both dtypes, is proven and writes the texts of a loop without a cache."""
     runs = [row.get(dtype, {}) for dtype in DTYPES]
     return all(
         run.get("exit") == 0 and run["verdict"] == "ok" and run["texts"].startswith("equal") for run in runs
@@ -282,17 +304,24 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         BEGIN,
         f"transformers {transformers.__version__}; written by `python -m benchmarks.architectures --page`.",
         "",
-        "| | " + " | ".join(wanted := ["works", "refused", "no evidence", "ALARM", "DIFFERS", "CRASH", "not made"]) + " |",
+        "| | "
+        + " | ".join(wanted := ["works", "refused", "no evidence", "ALARM", "DIFFERS", "CRASH", "not made"])
+        + " |",
         "|---|" + "--:|" * len(wanted),
     ]
     for of in ("causal", "image-text"):
         counts = Counter(state_of(row) for row in rows if row["of"] == of)
-        lines.append(f"| {of}, {counts.total()} | " + " | ".join(str(counts[state]) for state in wanted) + " |")
+        lines.append(
+            f"| {of}, {counts.total()} | " + " | ".join(str(counts[state]) for state in wanted) + " |"
+        )
     lines += ["", "| type | cache | state | why |", "|---|---|---|---|"]
     for row in rows:
         why = next((run["message"] for d in DTYPES if (run := row.get(d)) and run["message"]), "")
         if not why and state_of(row) != "works":
-            why = next((str(run.get("reasons") or run.get("texts")) for d in DTYPES if (run := row.get(d))), row["built"])
+            why = next(
+                (str(run.get("reasons") or run.get("texts")) for d in DTYPES if (run := row.get(d))),
+                row["built"],
+            )
         why = why.removeprefix("error: ").replace("|", "/").replace("\n", " ")[:220]
         lines.append(f"| {row['type']} | {row.get('cache', '')} | {state_of(row)} | {why} |")
     return "\n".join([*lines, END])
@@ -312,7 +341,11 @@ def in_own_process(kind: str, scratch: Path) -> dict[str, Any]:
             signal.alarm(_SECONDS)
             row = row_of(kind, scratch / kind)
         except BaseException as error:
-            row = {"type": kind, "of": known_types().get(kind), "built": f"{type(error).__name__}: {error}"[:300]}
+            row = {
+                "type": kind,
+                "of": known_types().get(kind),
+                "built": f"{type(error).__name__}: {error}"[:300],
+            }
             row["trace"] = traceback.format_exc()[-1500:]
         os.write(put, json.dumps(row, default=str).encode())
         os._exit(0)
@@ -326,7 +359,9 @@ def in_own_process(kind: str, scratch: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--types", help="these alone")
     parser.add_argument("--again", action="store_true", help="those of --types that have a row, too")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE} from the rows and run nothing")
@@ -346,8 +381,13 @@ def main() -> None:
             place.write_text(json.dumps(row, indent=1))
             runs = [row.get(dtype, {}) for dtype in DTYPES]
             said = " | ".join(str(run.get("message") or run.get("texts") or "") for run in runs)
-            print(f"{kind}: {state_of(row)}; {row['built'][:200]}; {said[:300]} ({time.monotonic() - started:.0f} s)", flush=True)
-    rows = [json.loads(path.read_text()) for kind in known_types() if (path := arguments.rows / f"{kind}.json").is_file()]
+            took = f"({time.monotonic() - started:.0f} s)"
+            print(f"{kind}: {state_of(row)}; {row['built'][:200]}; {said[:300]} {took}", flush=True)
+    rows = [
+        json.loads(path.read_text())
+        for kind in known_types()
+        if (path := arguments.rows / f"{kind}.json").is_file()
+    ]
     table = page(rows)
     print("\n".join(table.splitlines()[:7]))
     if arguments.page:
@@ -365,7 +405,6 @@ def _warm(scratch: Path) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     row_of("llama", scratch / "warm")
-
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A tiny configuration of any model type that the installed transformers knows.
 
-A type's default configuration is shrunk by the names of its fields: width 64, as many layers as it has kinds of
-layers, windows of 16, four experts. What only one type calls so is in ``_OWN``.
+A type's default configuration is shrunk by the names of its fields: width 64, as many layers as it has kinds
+of layers, windows of 16, four experts. What only one type calls so is in ``_OWN``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _TEXT: dict[str, int] = dict.fromkeys(
 ) | dict.fromkeys(
     ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "encoder_attention_heads",
      "decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads",
-     "num_sliding_attention_heads", "swa_num_attention_heads", "linear_num_heads", "linear_num_value_heads"), 4
+     "num_sliding_attention_heads", "swa_num_attention_heads", "linear_num_heads",
+     "linear_num_value_heads"), 4
 ) | dict.fromkeys(
     ("num_key_value_heads", "swa_num_key_value_heads", "num_global_key_value_heads", "kv_n_heads",
      "num_kv_heads", "linear_num_key_heads", "index_n_heads"), 2
@@ -51,12 +52,15 @@ _TEXT: dict[str, int] = dict.fromkeys(
 ) | dict.fromkeys(
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4
 ) | dict.fromkeys(
-    ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts", "zero_expert_num"), 2
+    ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts",
+     "zero_expert_num"), 2
 ) | {
     "vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "decoder_vocab_size": VOCABULARY,
-    "max_position_embeddings": 512, "n_positions": 512, "n_ctx": 512, "max_seq_len": 512, "context_length": 512,
+    "max_position_embeddings": 512, "n_positions": 512, "n_ctx": 512, "max_seq_len": 512,
+    "context_length": 512,
     "max_target_positions": 512, "max_source_positions": 512, "original_max_position_embeddings": 512,
-    "qk_head_dim": 32, "n_group": 1, "topk_group": 1, "num_expert_group": 1, "n_groups": 2, "mamba_d_state": 16,
+    "qk_head_dim": 32, "n_group": 1, "topk_group": 1, "num_expert_group": 1, "n_groups": 2,
+    "mamba_d_state": 16,
     "state_size": 16, "ssm_state_size": 16, "index_topk": 8, "mamba_n_groups": 1,
     "mamba_chunk_size": 16, "chunk_size": 16, "block_size": 16, "head_k_dim": 16,
     "query_pre_attn_scalar": 16, "type_vocab_size": 2, "num_kv_shared_layers": 0, "altup_num_inputs": 2,
@@ -118,9 +122,19 @@ _OWN: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
     "xmod": {"default_language": "en_XX"},
-    "zamba": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "num_hidden_layers": 4, "attention_hidden_size": 128, "attention_head_dim": 32},
-    "zamba2": {"mamba_headdim": 16, "n_mamba_heads": 8, "mamba_ngroups": 1,
-               "attention_hidden_size": 128, "attention_head_dim": 32},
+    "zamba": {
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "num_hidden_layers": 4,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+    },
+    "zamba2": {
+        "mamba_headdim": 16,
+        "n_mamba_heads": 8,
+        "mamba_ngroups": 1,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+    },
     "chameleon": {"vocabulary_map": {"<image>": 257}},
     "glm46v": {"text_config.rope_parameters": _HALF},
     "glm4v": {"text_config.rope_parameters": _SECTIONS},
@@ -150,7 +164,10 @@ _OWN: dict[str, dict[str, Any]] = {
     "emu3": {"vocabulary_map": {"<image>": 257}},
     "dots3_note": {"swa_head_dim": 32, "text_config.swa_head_dim": 32},
     "dots3_note_text": {"swa_head_dim": 32},
-    "deepseek_ocr2": {"text_config.num_experts_per_tok": 2, "text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
+    "deepseek_ocr2": {
+        "text_config.num_experts_per_tok": 2,
+        "text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    },
     "ernie4_5_vl_moe": {"text_config.rope_parameters": _SECTIONS | {"mrope_section": [3, 3, 2]}},
     "granite4_vision": {"deepstack_layer_map": []},
     "mistral4": {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": DROPPED, "qk_head_dim": DROPPED},
@@ -180,7 +197,6 @@ def tiny_settings(kind: str) -> dict[str, Any]:
     return settings
 
 
-
 def tiny_config(kind: str, **changes: Any) -> Any:
     """Return a tiny configuration of a type."""
     from transformers import CONFIG_MAPPING
@@ -197,40 +213,48 @@ def _shrunk(settings: Mapping[str, Any], *, is_tower: bool) -> dict[str, Any]:
     kept = _kept_layers(settings, count, 1 if is_tower else _LAYERS)
     small: dict[str, Any] = {}
     for name, value in settings.items():
-        if not isinstance(name, str):
-            small[name] = value
+        if name in _NOT_SIZES:
             continue
-        if name in ("transformers_version", "id2label", "label2id", "architectures", "dtype", "_name_or_path"):
-            continue
-        if name == "per_layer_config" and isinstance(value, Mapping):
-            kept_names = {old: str(new) for new, old in enumerate(kept)}
-            # Wider than the others', so that layers differ.
-            small[name] = {
-                kept_names[int(old)]: _shrunk(each, is_tower=is_tower)
-                | ({"head_dim": 2 * WINDOW} if "head_dim" in each else {})
-                for old, each in value.items()
-                if int(old) in kept_names
-            }
-        elif isinstance(value, Mapping):
-            if name.startswith("rope") or name == "quantization_config":
-                small[name] = _small_rope(value)
-            else:
-                tower = is_tower or (name.endswith("_config") and name not in _TEXT_PARTS)
-                small[name] = _shrunk(value, is_tower=tower)
-        elif isinstance(value, bool) or not isinstance(value, (int, float, list)):
-            small[name] = value
+        if isinstance(value, Mapping):
+            small[name] = _small_part(str(name), value, kept, is_tower=is_tower)
         elif isinstance(value, list):
             small[name] = [value[i] for i in kept] if count and len(value) == count else value
-        elif name in _LAYER_COUNTS:
-            small[name] = min(value, len(kept) or 1)
-        elif name.endswith(_TOKENS) or name.startswith("forced_"):
-            small[name] = _small_token(name, value)
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            small[name] = value
         else:
-            small[name] = min(value, sizes[name]) if name in sizes and value > 0 else value
-    if isinstance(small.get("num_key_value_heads"), int) and isinstance(settings.get("num_attention_heads"), int):
+            small[name] = _small_number(str(name), value, sizes, len(kept))
+    if isinstance(small.get("num_key_value_heads"), int) and isinstance(
+        settings.get("num_attention_heads"), int
+    ):
         whole = settings["num_key_value_heads"] == settings["num_attention_heads"]
         small["num_key_value_heads"] = small["num_attention_heads"] if whole else small["num_key_value_heads"]
     return small
+
+
+_NOT_SIZES = ("transformers_version", "id2label", "label2id", "architectures", "dtype", "_name_or_path")
+
+
+def _small_part(name: str, value: Mapping[Any, Any], kept: list[int], *, is_tower: bool) -> dict[Any, Any]:
+    """Return a shrunk mapping: positions, the layers that differ from others, or a configuration within."""
+    if name.startswith("rope") or name == "quantization_config":
+        return _small_rope(value)
+    if name == "per_layer_config":  # heads wider than the others', so that layers differ
+        return {
+            str(new): _shrunk(value[key], is_tower=is_tower)
+            | ({"head_dim": 2 * WINDOW} if "head_dim" in value[key] else {})
+            for new, old in enumerate(kept)
+            for key in value
+            if int(key) == old
+        }
+    return _shrunk(value, is_tower=is_tower or (name.endswith("_config") and name not in _TEXT_PARTS))
+
+
+def _small_number(name: str, value: float, sizes: Mapping[str, int], layers: int) -> float:
+    if name in _LAYER_COUNTS:
+        return min(value, layers or 1)
+    if name.endswith(_TOKENS) or name.startswith("forced_"):
+        return int(_small_token(name, value))
+    return min(value, sizes[name]) if name in sizes and value > 0 else value
 
 
 def _kept_layers(settings: Mapping[str, Any], count: int, most: int) -> list[int]:
@@ -241,7 +265,7 @@ def _kept_layers(settings: Mapping[str, Any], count: int, most: int) -> list[int
         kinds.setdefault(str([part[index] for part in lists]), index)
     wanted: list[int] = sorted(kinds.values())[: max(most, 6)]
     for index in (count - 1, *range(count)):
-        if index not in wanted and 0 <= index and len(wanted) < min(most, count):
+        if index not in wanted and index >= 0 and len(wanted) < min(most, count):
             wanted.append(index)
     return sorted(wanted)
 
@@ -266,7 +290,7 @@ def _small_token(name: str, value: Any) -> Any:
 
 
 def known_types() -> dict[str, str]:
-    """Return every type of a causal model, then every other one of images and text: by type, which of both."""
+    """Return, by type, which it is: every causal model, then every other one of images and text."""
     from transformers.models.auto import modeling_auto as auto
 
     causal = dict.fromkeys(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "causal")

@@ -424,7 +424,9 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
         )
     truth = why_no_rollback(model)
     if truth is not None:
-        raise UsageError(f"{name} {truth}.", remedy="Choose a causal language model, such as Llama or T5.") from cause
+        raise UsageError(
+            f"{name} {truth}.", remedy="Choose a causal language model, such as Llama or T5."
+        ) from cause
     why = f"the cache of {name} cannot be rolled back exactly: {reason}."
     raise UsageError(why, remedy="Its architecture is not supported for speculative sampling.") from cause
 
@@ -433,9 +435,11 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
 def why_no_rollback(model: CausalLM) -> str | None:
     """Return what makes rollback meaningless for a model that failed its self-test; None if it is neither.
 
-    A model that is not causal has other rows for a token once later ones are there, one without a cache has none.
+    A model that is not causal has other rows for a token once later ones are there.
     """
-    tokens = torch.randint(model.vocab_size, (16,), generator=torch.Generator().manual_seed(0)).to(model.device)
+    tokens = torch.randint(model.vocab_size, (16,), generator=torch.Generator().manual_seed(0)).to(
+        model.device
+    )
     tokens = model.as_prompt(tokens)
     other = tokens.clone()
     other[-2:] = (other[-2:] + 1) % model.vocab_size

@@ -1,8 +1,8 @@
-"""Which kernels compute the layers of a model that have several: those of a package, or transformers' reference code.
+"""Which kernels compute layers that have several: those of a package, or transformers' reference code.
 
-Without flash-linear-attention, causal-conv1d or mamba-ssm transformers computes gated delta rules, short convolutions
-and Mamba's scans by reference code in Python, and says so in a log line. Times are then not those of the model as it
-is served.
+Without flash-linear-attention, causal-conv1d or mamba-ssm transformers computes gated delta rules, short
+convolutions and Mamba's scans by reference code in Python, and says so in a log line. Times are then not
+those of the model as it is served.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv
 
 
 def kernels_of(model: Any) -> dict[str, str]:
-    """Return what computes the functions that a built model's layers call: package and version, or ``REFERENCE``.
+    """Return what computes the functions that a built model's layers call: a version, or ``REFERENCE``.
 
-    By package, as pip knows it. Read from the functions themselves, which transformers binds when it imports a
-    model's code: what is installed later changes nothing.
+    By package, as pip knows it. Read from the functions themselves, which transformers binds when it imports
+    a model's code: what is installed later changes nothing.
     """
     found: dict[str, str] = {}
     for kind in {type(part) for part in model.modules()}:
@@ -78,8 +78,8 @@ def said(packages: Sequence[str]) -> str:
     """Return the sentence for the screen."""
     named = " and ".join(packages)
     return (
-        f"{REFERENCE} computes layers that {named} would compute faster, so that times are not those of a served "
-        f"model: pip install {' '.join(packages)}"
+        f"{REFERENCE} computes layers that {named} would compute faster, so that times are not those of a "
+        f"served model: pip install {' '.join(packages)}"
     )
 
 
@@ -108,7 +108,10 @@ def _choices(function: Any) -> Iterator[dict[str, Any]]:
         if code is None or id(part) in seen:
             continue
         seen.add(id(part))
-        cells = {name: cell.cell_contents for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True)}
+        cells = {
+            name: cell.cell_contents
+            for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True)
+        }
         if "is_new_implementation" in cells and "package" in cells:
             yield cells
         else:

@@ -11,14 +11,16 @@ STATEFUL = ("linear", "mamba", "conv", "recurrent", "recurrence", "moe", "mlp", 
 def by_layer(text: Any, name: str) -> list[Any]:
     """Return a field of a text configuration for each of its layers; None where it is not there.
 
-    It may stand in the configuration, in a list with a place for each layer, or in the layer's own configuration,
-    beside which transformers refuses to tell one of them all.
+    It may stand in the configuration, in a list with a place for each layer, or in the layer's own
+    configuration, beside which transformers refuses to tell one of them all.
     """
     count = layer_count(text)
     own = text.per_layer_config if getattr(text, "is_heterogeneous", False) else [text] * count
     values = [getattr(layer, name, None) for layer in own]
-    return [value[i] if isinstance(value, (list, tuple)) and len(value) == count else value
-            for i, value in enumerate(values)]
+    return [
+        value[i] if isinstance(value, (list, tuple)) and len(value) == count else value
+        for i, value in enumerate(values)
+    ]
 
 
 def layer_count(text: Any) -> int:
@@ -29,12 +31,19 @@ def layer_count(text: Any) -> int:
 def cache_widths(text: Any) -> list[int]:
     """Return how many numbers each layer keeps of a token: its keys and values.
 
-    A layer of latent attention keeps the latent and the rotated part of its keys, one that takes the keys of an
-    earlier layer, or keeps a state, nothing. Empty where the configuration does not say.
+    A layer of latent attention keeps the latent and the rotated part of its keys, one that takes the keys of
+    an earlier layer, or keeps a state, nothing. Empty where the configuration does not say.
     """
     count = layer_count(text)
-    names = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "kv_lora_rank",
-             "qk_rope_head_dim", "v_head_dim")
+    names = (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "hidden_size",
+        "kv_lora_rank",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    )
     fields = zip(*(by_layer(text, name) for name in names), strict=True)
     kinds = by_layer(text, "layer_types")
     shared = getattr(text, "num_kv_shared_layers", None) or 0
@@ -43,7 +52,11 @@ def cache_widths(text: Any) -> list[int]:
         if kinds[index] == "sliding_attention":  # which some configurations give sizes of their own
             groups, head, value = (
                 getattr(text, f"swa_{name}", None) or usual
-                for name, usual in (("num_key_value_heads", groups), ("head_dim", head), ("v_head_dim", value))
+                for name, usual in (
+                    ("num_key_value_heads", groups),
+                    ("head_dim", head),
+                    ("v_head_dim", value),
+                )
             )
         if not heads or not hidden:
             return []

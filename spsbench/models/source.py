@@ -108,7 +108,7 @@ def require_generative(config: Any, name: str, flag: str) -> None:
         why = f"{kind} writes blocks of tokens by diffusion, not token by token."
         raise UsageError(why, flag=flag, remedy=_OTHERS)
     if reads_both_ways(config):
-        why = f"{kind} is not causal: each token sees the ones after it, as its config.json lacks is_decoder: true."
+        why = f"{kind} is not causal: each token sees those after it; its config.json lacks is_decoder: true."
         raise UsageError(why, flag=flag, remedy=_OTHERS)
     if reason := why_no_text(config):
         raise UsageError(f"{kind} writes no text alone: {reason}.", flag=flag, remedy=_OTHERS)

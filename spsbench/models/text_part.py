@@ -1,9 +1,9 @@
 """Which class of transformers computes text for a configuration, and that class without its other towers.
 
 A checkpoint of images and text is a language model with towers beside it. Text never enters them, so that the
-language model is built and loaded alone: by transformers' own class of the whole, whose forward of text is then the
-published one to the bit, with M-RoPE, scales and caps where they belong. The towers are cut off before a weight is
-allocated; a forward that needs one after all says so.
+language model is built and loaded alone: by transformers' own class of the whole, whose forward of text is
+then the published one to the bit, with M-RoPE, scales and caps where they belong. The towers are cut off
+before a weight is allocated; a forward that needs one after all says so.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def what_else(config: Any) -> str:
 
 
 def reads_both_ways(config: Any) -> bool:
-    """Return whether a model of BERT's kind sees the tokens after each one: without ``is_decoder`` it does."""
+    """Return whether a model of BERT's kind sees the tokens after each one, as without ``is_decoder``."""
     from transformers import AutoModelForMaskedLM
 
-    has_both = any("is_decoder" in base.__dict__.get("__annotations__", {}) for base in type(config).__mro__[:-1])
+    has_both = any("is_decoder" in inspect.get_annotations(base) for base in type(config).__mro__[:-1])
     is_encoder = has_both and not config.is_encoder_decoder and not getattr(config, "is_decoder", True)
     return is_encoder and (type(config) in AutoModelForMaskedLM._model_mapping)
 
@@ -97,7 +97,7 @@ def _takes(model_class: Any, config: Any) -> bool:
 
 
 def _names_another(causal: Any, config: Any) -> bool:
-    """Return whether a checkpoint of the whole names its tensors as the class of text alone does not read them.
+    """Return whether a checkpoint of the whole names tensors as the class of text alone does not read them.
 
     Such a class is read where transformers declares how names are converted (Qwen3.5).
     """
@@ -160,7 +160,7 @@ class WithoutTowers:
 
 @cache
 def without_towers(whole: Any) -> Any:
-    """Return transformers' class of a checkpoint of images and text, which builds the language model alone."""
+    """Return transformers' class of images and text, which builds its language model alone."""
 
     class Text(WithoutTowers, whole):  # type: ignore[misc]
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -209,14 +209,18 @@ def cut_towers(model: Any) -> tuple[str, ...]:
     Returns:
         The names of what was cut.
     """
-    kept = [part for part in (_decoder_of(model), _embeddings(model, "output"), _embeddings(model, "input")) if part]
+    kept = [
+        part
+        for part in (_decoder_of(model), _embeddings(model, "output"), _embeddings(model, "input"))
+        if part
+    ]
     decoder = kept[0] if kept else None
     if decoder is None or decoder is model:
         return ()
     kept += [part for part in model.modules() if type(part).__name__ in _MET_BY_TEXT]
     names = {id(part): name for name, part in model.named_modules()}
     paths = [names[id(part)] for part in kept if id(part) in names]
-    cut = []
+    cut: list[str] = []
     for name, part in list(model.named_modules()):
         inside = any(name == path or name.startswith(f"{path}.") for path in paths)
         leads = any(path.startswith(f"{name}.") or not name for path in paths)

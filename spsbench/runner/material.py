@@ -12,8 +12,8 @@ from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.models.device import resolve_device
-from spsbench.models.memory import Weights
 from spsbench.models.kernels import kernels_of_config
+from spsbench.models.memory import Weights
 from spsbench.models.pair import Pair, PairSource, find_pair, fitting_weights, load_pair, pair_backend
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described

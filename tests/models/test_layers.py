@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.tiny_types import WINDOW, tiny_config
 
+from benchmarks.tiny_types import WINDOW, tiny_config
 from spsbench.models.causal_lm import attention_window, built, text_config
 from spsbench.models.layers import by_layer
 from spsbench.models.memory import cache_bytes_per_token, forward_bytes_per_token

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from benchmarks.architectures import saved
 from benchmarks.tiny_types import tiny_config
-
 from spsbench.base.errors import UsageError
 from spsbench.models.causal_lm import skeleton
 from spsbench.models.hf_errors import quiet_libraries
@@ -60,7 +60,7 @@ def test_a_text_model_is_loaded_as_before() -> None:
 
 
 REFUSED = {
-    "bert": "not causal: each token sees the ones after it",
+    "bert": "not causal: each token sees those after it",
     "musicgen": "writes sound, not text",
     "blip": "takes no text without pixel_values",
     "kosmos-2": "You have to specify either `pixel_values`",

@@ -12,14 +12,14 @@ from torch import nn
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.tokenizer import Border
-from spsbench.models.torch_lm import TorchLM
+from spsbench.models.torch_lm import TorchLM, body_of
 
 LENGTH, LAST, ROWS = 50, 37, 8
 
 
 def forwards(model: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[int], int]:
     """Logits at once and by parts; rows that the head had at a time, and how often the body ran."""
-    head, body = model.model.get_output_embeddings(), model.model.get_decoder()
+    head, body = model.model.get_output_embeddings(), body_of(model.model)
     sizes, runs = list[int](), list[int]()
     with torch.inference_mode():
         whole = model.score_uncached(tokens, last=LAST)

@@ -222,6 +222,26 @@ def _decisions(**changes: Any) -> dict[str, Any]:
 ROWS = "decisions follow from the target's own rows"
 
 
+def test_decisions_that_no_independent_forward_has_read_are_not_called_so(
+    make_summary: Make, make_judged_arm: Make
+) -> None:
+    for contradicted in (0, 12):
+        decided = _decisions(exact=False, contradicted=contradicted)
+        for unread, said in (
+            (0, "(independent forward, float32)"),
+            (40, "loops' own rows" * bool(contradicted)),
+        ):
+            arm = make_judged_arm(decisions=decided, unread=unread, rescored=None)
+            (text,) = [
+                each
+                for each in judgement.losslessness(make_summary(losslessness=_judged(arm)))
+                if each.startswith("Decisions")
+            ]
+            assert said in text
+            assert ("(independent forward" in text) == (not unread)
+            assert ("no independent forward has read them" in text) is (unread > 0 and not contradicted)
+
+
 @pytest.mark.parametrize(
     ("changes", "texts"),
     [

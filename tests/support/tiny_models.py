@@ -93,6 +93,11 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", _GROUPED),
     "stablelm": ("StableLmConfig", _GROUPED),
     "smollm3": ("SmolLM3Config", _GROUPED | {"pad_token_id": None}),
+    "modernbert": (
+        "ModernBertDecoderConfig",
+        _PLAIN
+        | {"local_attention": 2 * WINDOW, "pad_token_id": None, "cls_token_id": BOS, "sep_token_id": EOS},
+    ),
 }
 """Architectures that are put to the self-test alone."""
 
