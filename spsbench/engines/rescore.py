@@ -20,14 +20,17 @@ from spsbench.base.records import RESCORED, UNRANKED, Generation, SamplingParams
 from spsbench.decode import rows as loop_rows
 from spsbench.decode.processors import with_history
 from spsbench.engines.buffer import transform_numbers
-from spsbench.law.apart import rows_apart
-from spsbench.law.evidence import DECIDED, Sums, added, rows_in_chunk, sums_of
-from spsbench.law.rederive import own_law, rounding_slack
+from spsbench.law.evidence import Sums, added, rows_in_chunk, sums_of
 from spsbench.models.causal_lm import CausalLM
 
 # How far rounding may move the nucleus (in mass) or the best logit (in units of the logits' spread).
 _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
 _COARSE_SLACK = 3e-2
+
+
+def token_slack(dtype: torch.dtype) -> float:
+    """Return how far rounding may move what decides whether a token is possible."""
+    return _SLACK.get(dtype, _COARSE_SLACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class _Text:
     ) -> None:
         self._ids, self._prompt = [*prompt, *tokens], tuple(prompt)
         self._sampling, self._draft_sampling = sampling, draft_sampling
-        self._slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype, target.dtype))
+        self._slack = max(token_slack(kind) for kind in (dtype, target.dtype))
         self.sequence = torch.tensor(self._ids, device=target.device)
         # The draft-only arm has the draft as its target: one forward serves both.
         self._is_one = draft is target and draft_sampling == sampling
@@ -206,151 +209,6 @@ def rescored(sums: Sums) -> Sums:
     return {RESCORED + name: value for name, value in sums.items()}
 
 
-@torch.inference_mode()
-def rows_held_against(
-    role: str,
-    model: CausalLM,
-    kept: Sequence[loop_rows.Rows | None],
-    generation: Generation,
-    logits: Tensor,
-    sampling: SamplingParams,
-    prompt: Sequence[int],
-    k: int,
-    seed: int,
-) -> Sums:
-    """Return ``RowsHeld`` of the logits [n, V] of all positions at once."""
-    comparison = RowsHeld(role, model, kept, generation, sampling, prompt, k, seed)
-    comparison.add(0, logits)
-    return comparison.sums()
-
-
-class RowsHeld:
-    """How far the rows that the loops had lie from an independent forward of the finished text.
-
-    Args:
-        role: ``target`` or ``draft``; it stands in the names.
-        model: of the independent forward; in 16 bits it reads a part of the text again in blocks, which
-            shows what rounding alone does.
-        kept: per loop its rows at the positions of the output; None where there are none.
-        k: lookahead.
-        seed: decides which part is read in blocks.
-    """
-
-    def __init__(
-        self,
-        role: str,
-        model: CausalLM,
-        kept: Sequence[loop_rows.Rows | None],
-        generation: Generation,
-        sampling: SamplingParams,
-        prompt: Sequence[int],
-        k: int,
-        seed: int,
-    ) -> None:
-        self._role = role
-        self._model = model
-        self._sampling = sampling
-        self._k = k
-        self._prompt, self._tokens = prompt, generation.tokens
-        starts = [start for start, _ in spans(generation)]
-        self._kept = [(start, own) for start, own in zip(starts, kept, strict=True) if own is not None]
-        self._is_precise = model.dtype in _SLACK
-        self._slack = rounding_slack(model.dtype if self._is_precise else torch.float32)
-        self._sums: Sums = {}
-        self._read_in_blocks = _part_in_blocks(len(self._tokens), seed)
-        self._witness: list[Tensor] = []
-
-    def add(self, first: int, logits: Tensor) -> None:
-        """Compare the positions from ``first`` on with an independent forward's logits [n, V]."""
-        for places, kept_rows in _portions_of(self._kept, first, len(logits), logits.shape[-1]):
-            apart = rows_apart(kept_rows.to(logits.device), logits[places], self._sampling, self._slack)
-            beyond = float(apart.beyond.sum()) if self._is_precise else 0.0
-            portion = {"": float(len(places)), "_apart": float(apart.distance.sum()), "_beyond": beyond}
-            self._sums = added(self._sums, portion)
-        if not self._is_precise:
-            low, high = (min(max(end - first, 0), len(logits)) for end in self._read_in_blocks)
-            if low < high:
-                self._witness.append(logits[low:high].clone())
-
-    def sums(self) -> Sums:
-        """Return the sums over all positions.
-
-        Returns:
-            ``decisions_rows_ROLE``, how many rows were compared; of these ``_apart``, the sum of their
-            distances (``law.apart``), and ``_beyond``, how many lie farther away than float32 explains. In 16
-            bits also ``_measured``, how many positions were read in blocks, and ``_blocks``, the sum of the
-            distances of the forward in blocks, of 1 or K+1 whichever is farther away.
-        """
-        sums = dict(self._sums)
-        if sums and not self._is_precise:
-            first, end = self._read_in_blocks
-            sums["_measured"] = float(end - first)
-            distances = [self._apart_in(width) for width in sorted({1, self._k + 1})]
-            if known := [distance for distance in distances if distance is not None]:
-                sums["_blocks"] = max(known)
-        return {f"{DECIDED}_rows_{self._role}{name}": value for name, value in sums.items()}
-
-    def _apart_in(self, width: int) -> float | None:
-        """Return the summed distances of a forward in blocks; None where there is no such forward."""
-        first, end = self._read_in_blocks
-        ids = [*self._prompt, *self._tokens][: len(self._prompt) + end - 1]
-        sequence = torch.tensor(ids, device=self._model.device)
-        blocks = self._model.score_in_blocks(sequence, len(self._prompt) + first - 1, width)
-        if blocks is None:
-            return None
-        logits = with_history(blocks, self._sampling.history, ids, len(self._prompt))
-        rows = rows_in_chunk(logits.shape[-1])
-        parts = zip(torch.split(logits, rows), torch.split(torch.cat(self._witness), rows), strict=True)
-        sampling, slack = self._sampling, self._slack
-        return sum(
-            float(
-                rows_apart(
-                    own_law(block_logits, sampling, slack).probs, whole, sampling, slack
-                ).distance.sum()
-            )
-            for block_logits, whole in parts
-        )
-
-
-_IN_BLOCKS = 16
-"""Tokens of each text that are read in blocks: a forward each at a width of 1."""
-
-
-def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
-    """Return first and end, of n, of the positions that are read again in blocks."""
-    count = min(_IN_BLOCKS, n)
-    first = seed % (n - count + 1)
-    return first, first + count
-
-
-def _portions_of(
-    kept: Sequence[tuple[int, loop_rows.Rows]], first: int, count: int, vocab_size: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (positions [m], rows [m, V]), a few loops at a time, of the positions that have kept rows.
-
-    Args:
-        kept: (position of its first row, rows) of each loop.
-        first: the first position to look at; the yielded positions are counted from it.
-        count: how many positions to look at.
-    """
-    places = list[Tensor]()
-    rows = list[Tensor]()
-    count_of_rows = 0
-    for at, kept_rows in kept:
-        low = max(at, first)
-        high = min(at + len(kept_rows), first + count)
-        if low >= high:
-            continue
-        places.append(torch.arange(low - first, high - first))
-        rows.append(kept_rows.part(low - at, high - low).dense())
-        count_of_rows += high - low
-        if count_of_rows > rows_in_chunk(vocab_size):
-            yield torch.cat(places), torch.cat(rows)
-            places, rows, count_of_rows = [], [], 0
-    if rows:
-        yield torch.cat(places), torch.cat(rows)
-
-
 def spans(generation: Generation) -> list[tuple[int, int]]:
     """Return per loop where it began in the output, and how many of its drafted tokens have places there."""
     spans_of_loops, at = [], 0
@@ -396,6 +254,12 @@ def with_draft(
             ids = torch.tensor(drafts[low - start : high - start])
             rows[span] = one_hot(ids, rows.shape[1]).to(rows)
     return replace(reading, draft_logits=logits, p=rows)
+
+
+def possible(logits: Tensor, tokens: Tensor, sampling: SamplingParams, dtype: torch.dtype) -> Tensor:
+    """[n] whether each token has a probability under logits [n, V], or lacks one only by rounding."""
+    inside = own_entries(_warped(logits, sampling), tokens) > 0
+    return inside | _at_the_edge(logits, tokens, sampling, token_slack(dtype))
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:

@@ -41,3 +41,4 @@ from spsbench.law.theory import loop_operations as loop_operations
 from spsbench.law.theory import minimum_gain as minimum_gain
 from spsbench.law.theory import operations_factor as operations_factor
 from spsbench.law.theory import walltime_factor as walltime_factor
+from spsbench.law.yardstick import TOO_FAR as TOO_FAR

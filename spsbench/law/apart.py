@@ -66,3 +66,21 @@ def _apart(rows: Tensor, logits: Tensor, sampling: SamplingParams, slack: float)
     known = moved.masked_fill(law.doubtful, 0.0).sum(-1)
     # A distance that is NaN, by a fault of either forward, is not within anything.
     return Apart(moved.sum(-1), ~(known <= law.tolerance + _SUMMED))
+
+
+def shifts(logits: Tensor, other: Tensor) -> Tensor:
+    """[n] how far two readings of a row differ in a logit at most, in units of the row.
+
+    Those of ``rederive.rounding_slack``: the best logit's distance from the mean.
+    """
+    size = rows_in_chunk(logits.shape[-1])
+    pairs = zip(torch.split(logits, size), torch.split(other, size), strict=True)
+    return torch.cat([_shifts(one.double(), two.double()) for one, two in pairs])
+
+
+def _shifts(logits: Tensor, other: Tensor) -> Tensor:
+    never = logits.isneginf() & other.isneginf()
+    moved = (logits - other).abs().masked_fill(never, 0.0).amax(-1)
+    kept = ~other.isneginf()
+    mean = other.masked_fill(~kept, 0.0).sum(-1) / kept.sum(-1)
+    return moved / (other.amax(-1) - mean).clamp_min(torch.finfo(torch.float32).tiny)

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from spsbench.base.errors import RanksFault, UsageError
 from spsbench.decode.protocols import read_prompt
+from spsbench.models.choices import Choices
 from spsbench.models.faults import refuse_fault
 from spsbench.models.layers import windows
 from spsbench.models.location import limit_of
 from spsbench.models.text_part import text_class
 from spsbench.models.tokenizer import Border
+from spsbench.models.witness import Block
 
 
 def built(config: Any, dtype: torch.dtype | None) -> Any:
@@ -179,8 +181,10 @@ class CausalLM(ABC):
         """
         yield from torch.split(self.score_uncached(tokens, last), rows)
 
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
-        """Logits [n - first, V] of the tokens from ``first`` on, read so many at a time.
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> Iterator[Tensor] | None:
+        """Logits [kept, V] of the tokens from ``first`` on, block by block.
 
         By transformers' own cache, behind one forward of all tokens before: it shows how far rounding alone
         moves a row, and shares nothing with the cache that is rolled back.
@@ -188,7 +192,8 @@ class CausalLM(ABC):
         Args:
             tokens: [n]; of an encoder-decoder from the source on.
             first: where blocks begin.
-            width: tokens in a block.
+            blocks: as many kept tokens as there are, or fewer.
+            choices: remembers the experts and keys that were chosen for all tokens but the dropped ones.
 
         Returns:
             None where there is no such cache.

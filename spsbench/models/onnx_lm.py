@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,6 +20,7 @@ from spsbench.decode.stages import Propose, Unstaged, Verify
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
+from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches, Columns
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph
 from spsbench.models.onnx_stages import (
@@ -34,6 +35,7 @@ from spsbench.models.onnx_stages import (
     runtime_errors,
 )
 from spsbench.models.trained import embedding_fingerprint
+from spsbench.models.witness import Block
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -368,19 +370,23 @@ class OnnxModel(CausalLM):
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         return self._scored_by(OnnxForward(self.session, self.plan), tokens, last)
 
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
-        return self._blocks_by(OnnxForward(self.session, self.plan), tokens, first, width)
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> Iterator[Tensor] | None:
+        return self._blocks_by(OnnxForward(self.session, self.plan), tokens, first, blocks)
 
-    def _blocks_by(self, fresh: OnnxForward, tokens: Tensor, first: int, width: int) -> Tensor:
-        """See ``score_in_blocks``; uses a fresh forward, which is never rolled back."""
-        rows, start = list[Tensor](), 0
-        for block in (tokens[:first], *torch.split(tokens[first:], width)):
-            n = len(block)
-            if n:
-                last = n if start >= first else 1
-                rows.append(fresh(partial(self.embed, block), start, n, last).clone())
-                start += n
-        return self.all_logits(torch.cat(rows[1 if first else 0 :]), self.new_spread())
+    def _blocks_by(
+        self, fresh: OnnxForward, tokens: Tensor, first: int, blocks: Sequence[Block]
+    ) -> Iterator[Tensor]:
+        """See ``score_in_blocks``; uses a fresh forward, which is never rolled back: nothing is dropped."""
+        start = 0
+        for n in (first, *(block.kept for block in blocks)):
+            if not n:
+                continue
+            rows = fresh(partial(self.embed, tokens[start : start + n]), start, n, n if start >= first else 1)
+            if start >= first:
+                yield self.all_logits(rows.clone(), self.new_spread())
+            start += n
 
     def _scored_by(self, fresh: OnnxForward, tokens: Tensor, last: int) -> Tensor:
         n = tokens.shape[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +17,12 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.files import read_file
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.models.causal_lm import skeleton
+from spsbench.models.choices import Choices
 from spsbench.models.memory import DTYPES, Weights, available_bytes
 from spsbench.models.quantised import EXTRA, packed_bytes
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
+from spsbench.models.witness import Block
 
 FLAG = "--device-map"
 STRATEGIES = ("auto", "balanced", "sequential")
@@ -171,9 +173,11 @@ class PlacedLM(TorchLM):
         for part in super().score_uncached_parts(tokens, last, rows):
             yield part.to(self.device)
 
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
-        rows = super().score_in_blocks(tokens, first, width)
-        return None if rows is None else rows.to(self.device)
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> Iterator[Tensor] | None:
+        rows = super().score_in_blocks(tokens, first, blocks, choices)
+        return None if rows is None else (row.to(self.device) for row in rows)
 
     def with_features(self, flag: str) -> NoReturn:
         raise UsageError(

@@ -17,6 +17,7 @@ from spsbench.base.errors import UsageError
 from spsbench.models.blueprint import Blueprint, T5Plan, t5_plan
 from spsbench.models.causal_lm import CausalLM, decoder_layers
 from spsbench.models.checkpoint import Floats, StoredWeights
+from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxModel, session_of
@@ -24,6 +25,7 @@ from spsbench.models.onnx_stages import run_bound
 from spsbench.models.quantised import stored_bytes
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
+from spsbench.models.witness import Block, read_in_blocks
 
 
 class Encoded:
@@ -150,24 +152,23 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
 
         return self._logits_by_part(tokens[cut:], last, rows, forward)
 
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> Iterator[Tensor] | None:
         cut = self.border.source_length(tokens.tolist())
-        source = tokens[:cut].unsqueeze(0)
-        states = self.model.get_encoder()(input_ids=source)
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        before, after = tokens[cut:first], tokens[first:]
-        rows = [
-            self.model(
-                encoder_outputs=states,
-                decoder_input_ids=block.unsqueeze(0),
-                past_key_values=cache,
-                use_cache=True,
+        states = self.model.get_encoder()(input_ids=tokens[:cut].unsqueeze(0))
+        written = tokens[cut:]
+
+        def forward(ids: Tensor, cache: Cache) -> Tensor:
+            logits: Tensor = self.model(
+                encoder_outputs=states, decoder_input_ids=ids, past_key_values=cache, use_cache=True
             ).logits[0]
-            for block in (*torch.split(before, max(len(before), 1)), *torch.split(after, width))
-            if len(block)
-        ]
-        logits: Tensor = torch.cat(rows[1 if len(before) else 0 :])[:, : self.vocab_size]
-        return logits
+            return logits[:, : self.vocab_size]
+
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        if first > cut:
+            forward(written[: first - cut].unsqueeze(0), cache)
+        return read_in_blocks(forward, cache, written, first - cut, blocks)
 
     def twin(self) -> Self:
         other = super().twin()
@@ -411,11 +412,13 @@ class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
         self._attend(fresh, tokens[:cut])
         return self._scored_by(fresh, tokens[cut:], last)
 
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> Iterator[Tensor] | None:
         cut = self.border.source_length(tokens.tolist())
         fresh = OnnxForward(self.session, self.plan)
         self._attend(fresh, tokens[:cut])
-        return self._blocks_by(fresh, tokens[cut:], first - cut, width)
+        return self._blocks_by(fresh, tokens[cut:], first - cut, blocks)
 
     def twin(self) -> Self:
         other = super().twin()

@@ -50,9 +50,7 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
         return  # damaged: what reads it says how
     for part, factor in grown.items():
         if factor > _MOST_GROWTH:
-            raise too_much(
-                name, flag, f"the {part} of its {file.name} makes {factor:,} of one", _MOST_GROWTH
-            )
+            raise too_much(name, flag, f"the {part} of its {file.name} makes {factor:,} of one", _MOST_GROWTH)
 
 
 def _most_growth(rules: Any) -> int:

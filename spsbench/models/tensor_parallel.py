@@ -22,9 +22,11 @@ from spsbench.base.errors import RanksFault, SpsbenchError, UsageError
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.choices import Choices
 from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
+from spsbench.models.witness import Block
 
 # All processes are started together; who is not there after this long has failed.
 _MEETING = timedelta(minutes=10)
@@ -327,7 +329,9 @@ class SplitLM(TorchLM):
         return CausalLM.score_uncached_parts(self, tokens, last, rows)
 
     @torch.inference_mode()
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> None:
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> None:
         """Return None: the other ranks have no cache but their own."""
 
     def obey(self, message: Message) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache
 
 from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
 from spsbench.models.causal_lm import CausalLM, FeatureRows, text_config
+from spsbench.models.choices import Choices
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
-from spsbench.models.recurrent import REPLAY, cache_of
+from spsbench.models.recurrent import REPLAY, StateCache, cache_of
 from spsbench.models.trained import table_fingerprint
+from spsbench.models.witness import Block, fresh_cache, read_in_blocks
 
 
 def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
@@ -197,19 +199,46 @@ class TorchLM(CausalLM):
             # Popped, so that only the caller keeps these logits alive.
             yield logits.pop()[0, :, : self.vocab_size]
 
-    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
-        cache = DynamicCache(config=self.model.config)
+    def score_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+    ) -> Iterator[Tensor] | None:
+        if isinstance(self.cache, StateCache):
+            return self._states_in_blocks(tokens, first, blocks, choices)
+
+        def forward(ids: Tensor, cache: Cache) -> Tensor:
+            logits: Tensor = self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
+            return logits[:, : self.vocab_size]
+
+        cache = fresh_cache(self.model.config)
         if first:
-            with BodyOnce(self.model).giving(
-                slice(first - 1, first)
-            ):  # no head over rows that are not wanted
-                self.model(input_ids=tokens[:first].unsqueeze(0), past_key_values=cache, use_cache=True)
-        rows = [
-            self.model(input_ids=block.unsqueeze(0), past_key_values=cache, use_cache=True).logits[0]
-            for block in torch.split(tokens[first:], width)
-        ]
-        logits: Tensor = torch.cat(rows)[:, : self.vocab_size]
-        return logits
+            # No head over rows that are not wanted.
+            with BodyOnce(self.model).giving(slice(first - 1, first)), choices or nullcontext():
+                forward(tokens[:first].unsqueeze(0), cache)
+            if choices is not None:
+                choices.forward_ended(first)
+        return read_in_blocks(forward, cache, tokens, first, blocks, choices)
+
+    def _states_in_blocks(
+        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None
+    ) -> Iterator[Tensor]:
+        """Read the kept tokens of each block behind states of their own, which are never rolled back.
+
+        transformers' own caches of such models are no witness: some forwards leave them aside, and some
+        empty them before several tokens.
+        """
+        reader = self.twin()
+        if first:
+            with choices or nullcontext():
+                reader.score(tokens[:first], last=1)
+            if choices is not None:
+                choices.forward_ended(first)
+        for kept, _ in blocks:
+            with choices or nullcontext():
+                logits = reader.score(tokens[first : first + kept], last=kept)
+            if choices is not None:
+                choices.forward_ended(kept)
+            first += kept
+            yield logits
 
     def twin(self) -> Self:
         other = copy.copy(self)

@@ -294,7 +294,20 @@ def _apart(rows: list[RowsApart], plain: list[ArmLosslessness]) -> str:
     brackets = f" ({', '.join(beside)})" if beside else ""
     text = f"these lie {far}{brackets} from an independent forward"
     unmeasured = any(one["beyond"] is None and one["rounding"] is None for one in rows)
-    return f"{text}, and what rounding alone does was not measured" if unmeasured else text
+    text = f"{text}, and what rounding alone does was not measured" if unmeasured else text
+    return text + "".join(f"; {clause}" for clause in _chosen_otherwise(rows))
+
+
+def _chosen_otherwise(rows: list[RowsApart]) -> Iterator[str]:
+    """Yield how often an expert or a key of an index is another one when a text is read in other blocks."""
+    kinds: tuple[tuple[str, Literal["experts", "index"]], ...] = (
+        ("experts flip", "experts"),
+        ("the index picks other keys", "index"),
+    )
+    for words, kind in kinds:
+        known = [value for one in rows if (value := one.get(kind)) is not None]
+        if known and max(known) > 0:
+            yield f"{words} in {share(max(known))} of rows when the same text is read in other blocks"
 
 
 def _distance(value: float) -> str:
@@ -473,8 +486,9 @@ ROWS_LEGEND = (
     "follows, as a probability. Apart: mean total variation of these rows from an uncached forward over the "
     "finished text; of greedy rows the probability by which the best token exceeds theirs. Rounding: how far "
     "that forward is from itself when it reads a part of the text again in blocks of 1 or K+1. In float32 a "
-    "single row beyond rounding is an alarm, in 16 bits a mean of 4 times it. Exact: every sequence, nothing "
-    "contradicted, and the rows are the model's."
+    "single row beyond rounding is an alarm, in 16 bits a mean of 4 times it; what lies far off is first "
+    "read a second time, in the blocks that its loops read, behind another cache. Exact: every sequence, "
+    "nothing contradicted, and the rows are the model's."
 )
 PARITY_LEGEND = (
     "Paired by prompt. Equivalent: two one-sided tests put the difference within the margin (p < .05). "

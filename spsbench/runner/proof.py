@@ -35,7 +35,8 @@ from spsbench.decode.processors import bound
 from spsbench.drafters.registry import PROCESSED, drafter_kind, rule_kind
 from spsbench.engines import rescore
 from spsbench.engines.arms import GRAPHED
-from spsbench.engines.rescore import Reading, RowsHeld, token_evidence
+from spsbench.engines.rescore import Reading, token_evidence
+from spsbench.engines.rows_held import RowsHeld, draft_blocks, target_blocks, with_explained
 from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.faults import settle, shortage
@@ -84,21 +85,22 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     again = None if drafts else _own_draft_again(arm, prompt, generation, target)
     kept, comparisons = generation.kept_rows, []
     if kept is not None:
+        whole = (prompt.ids, arm.k, seed)
         comparisons.append(
-            RowsHeld("target", target, kept.target, generation, sampling, prompt.ids, k=arm.k, seed=seed)
+            RowsHeld("target", target, kept.target, generation, sampling, *whole, target_blocks(generation))
         )
         if drafts or again is not None:
             model, law = (pair.draft, draft_sampling) if drafts else (target, sampling)
-            comparisons.append(
-                RowsHeld("draft", model, kept.draft, generation, law, prompt.ids, k=arm.k, seed=seed)
-            )
+            blocks = draft_blocks(generation) if drafts else None
+            comparisons.append(RowsHeld("draft", model, kept.draft, generation, law, *whole, blocks))
     scores = rescore.Scores(seed, len(generation.tokens))
     sums = Sums()
     evidence = TokenEvidence(array("f"), array("f"), array("i"), array("f"), array("f"))
     parts = rescore.readings(target, draft, prompt.ids, tokens, sampling, draft_sampling)
     for first, reading in parts:
         drawn = None if again is None else again[first : first + len(reading.tokens)]
-        _compare_rows(comparisons, first, (reading.logits, reading.draft_logits if drafts else drawn))
+        logits = (reading.logits, reading.draft_logits if drafts else drawn)
+        _compare_rows(comparisons, first, logits, reading.impossible)
         # Without a name, under which its rows would be held beside those of the next part.
         sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
@@ -107,6 +109,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     sums = rescore.rescored(sums)
     for rows in comparisons:
         sums |= rows.sums()
+    sums = with_explained(sums, sums, RESCORED)
     if kept is not None and len(comparisons) == 1 and any(rows is not None for rows in kept.draft):
         sums[f"{DECIDED}_recorded"] = (generation.losslessness or {}).get(DECIDED, 0.0)
     generation.kept_rows = None
@@ -114,11 +117,13 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     generation.token_evidence = evidence
 
 
-def _compare_rows(held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None]) -> None:
+def _compare_rows(
+    held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None], impossible: Tensor
+) -> None:
     """Compare the rows that were kept, of target and perhaps draft, with their models' logits."""
-    for rows, model_logits in zip(held, logits, strict=False):
+    for rows, model_logits, tokens in zip(held, logits, (impossible, None), strict=False):
         assert model_logits is not None
-        rows.add(first, model_logits)
+        rows.add(first, model_logits, tokens)
 
 
 def _judged_with_own_draft(

@@ -25,7 +25,6 @@ from spsbench.stats.losslessness import ALARM_LOG10_E as ALARM_LOG10_E
 from spsbench.stats.losslessness import COARSE_TOLERANCE as COARSE_TOLERANCE
 from spsbench.stats.losslessness import FEWEST_POSITIONS as FEWEST_POSITIONS
 from spsbench.stats.losslessness import NO_EVIDENCE as NO_EVIDENCE
-from spsbench.stats.losslessness import TOO_FAR as TOO_FAR
 from spsbench.stats.losslessness import UNBOUNDED as UNBOUNDED
 from spsbench.stats.losslessness import alpha_leviathan_interval as alpha_leviathan_interval
 from spsbench.stats.losslessness import bounds as bounds

@@ -44,6 +44,7 @@ from spsbench.base.records import (
     UNREAD,
     Interval,
 )
+from spsbench.law.yardstick import LEAST_ROUNDING, TOO_FAR
 from spsbench.stats import evidence_stats
 from spsbench.stats.bootstrap import finite, pooled_ratio
 from spsbench.stats.speedup import finished, matched_by
@@ -383,26 +384,28 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     return facts
 
 
-TOO_FAR = 4.0
-"""Rows of 16 bits this many times farther from an independent forward than its own rounding are wrong rows.
-
-results/reference/losslessness.md has what correct samplers and planted faults come to.
-"""
-
-
 def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
     """Say how far an arm's rows of a model lie from an independent forward; None where none were compared.
 
-    In 16 bits alone something was to be measured: see ``engines.rescore.rows_held_against``.
+    In 16 bits alone something was to be measured: see ``engines.rows_held``.
     """
     name = f"{evidence_stats.DECIDED}_rows_{role}"
     rows, measured = int(sums.get(name, 0)), int(sums.get(f"{name}_measured", 0))
     if not rows:
         return None
-    blocks = sums.get(f"{name}_blocks")
+    blocks, chosen = sums.get(f"{name}_blocks"), sums.get(f"{name}_chosen", 0.0)
+    apart = sums[f"{name}_apart"]
+    experts, index = (
+        sums[f"{name}_{kind}"] / chosen if chosen and f"{name}_{kind}" in sums else None
+        for kind in ("experts", "index")
+    )
     return {
         "rows": rows,
-        "apart": sums[f"{name}_apart"] / rows,
+        "apart": apart / rows,
+        "again": int(sums.get(f"{name}_again", 0)),
+        "unexplained": (apart - sums.get(f"{name}_explained", 0.0)) / rows,
+        "experts": experts,
+        "index": index,
         "beyond": None if measured else int(sums[f"{name}_beyond"]),
         "measured": measured,
         "rounding": None if blocks is None or not measured else blocks / measured,
@@ -415,14 +418,10 @@ def wrong_rows(role: str, distances: RowsApart) -> list[str]:
         counted = f"{distances['beyond']} of {distances['rows']} rows of the {role}"
         return [f"{counted} contradict an independent forward"]
     rounding = distances["rounding"]
-    if rounding is not None and not distances["apart"] <= TOO_FAR * max(rounding, LEAST_ROUNDING):
-        far, alone = f"{distances['apart']:.1%}", f"{rounding:.1%}"
+    if rounding is not None and not distances["unexplained"] <= TOO_FAR * max(rounding, LEAST_ROUNDING):
+        far, alone = f"{distances['unexplained']:.1%}", f"{rounding:.1%}"
         return [f"the rows of the {role} lie {far} from an independent forward, rounding alone {alone}"]
     return []
-
-
-LEAST_ROUNDING = 1e-3
-"""Of a mean distance in 16 bits: below it one row at the edge of a nucleus would decide."""
 
 
 def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:

@@ -252,7 +252,9 @@ class RowsApart(TypedDict):
 
     ``apart``: mean distance. ``beyond``: rows farther away than rounding explains; null in 16 bits, where
     ``rounding`` is what the independent forward itself differs by when it reads ``measured`` positions in
-    blocks; null where it did not.
+    blocks; null where it did not. ``again``: rows of texts that were read a second time, in the loops' own
+    blocks; ``unexplained`` is what that leaves of ``apart``. ``experts`` and ``index``: shares of rows for
+    which two readings chose otherwise; null where nothing is chosen or compared.
     """
 
     rows: int
@@ -260,6 +262,10 @@ class RowsApart(TypedDict):
     beyond: int | None
     measured: int
     rounding: float | None
+    again: int
+    unexplained: float
+    experts: float | None
+    index: float | None
 
 
 class Decisions(Judgement):

@@ -10,7 +10,8 @@ from support.tiny_models import make_pair
 from spsbench.base.records import Generation, Request
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
-from spsbench.engines.rescore import rows_held_against, teacher_force
+from spsbench.engines.rescore import teacher_force
+from spsbench.engines.rows_held import rows_held_against
 from spsbench.law.evidence import Sums
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import find_pair, load_pair
@@ -46,12 +47,8 @@ def decisions(models: Models, asked: Request, generation: Generation, k: int) ->
     if kept := generation.kept_rows:
         given = (prompt, k, asked.seed)
         assert reading.draft_logits is not None
-        roles = (
-            ("target", target, kept.target, reading.logits),
-            ("draft", draft, kept.draft, reading.draft_logits),
-        )
-        for role, model, rows, logits in roles:
-            sums = sums | rows_held_against(role, model, rows, generation, logits, sampling, *given)
+        for role, model, rows in (("target", target, kept.target), ("draft", draft, kept.draft)):
+            sums = sums | rows_held_against(role, model, rows, generation, reading, *given)
     found = {name: value for name, value in sums.items() if name.startswith("decisions")}
     if found:
         beyond = sum(value for name, value in found.items() if name.endswith("_beyond"))

@@ -24,22 +24,20 @@ from spsbench.decode import (
     read_prompt,
     start,
 )
-from spsbench.engines import EagerEngine, derivation_of, rows_held_against, score_stats, teacher_force
-from spsbench.law import DECIDED, MIXTURES, POWERS, Sums, added
+from spsbench.engines import (
+    EagerEngine,
+    derivation_of,
+    rows_held_against,
+    score_stats,
+    teacher_force,
+    with_explained,
+)
+from spsbench.law import DECIDED, MIXTURES, POWERS, TOO_FAR, Sums, added
 from spsbench.models import CausalLM, TorchLM, tree_of
 from spsbench.parts.verify.controls import planted
 from spsbench.parts.verify.effort import Finding, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest
-from spsbench.stats import (
-    FALSE_ALARM,
-    TOO_FAR,
-    UNBOUNDED,
-    bounds,
-    g_statistic,
-    rows_apart,
-    survival,
-    wrong_rows,
-)
+from spsbench.stats import FALSE_ALARM, UNBOUNDED, bounds, g_statistic, rows_apart, survival, wrong_rows
 
 Path = tuple[int, ...]
 
@@ -334,8 +332,9 @@ def output_sums(
         with planted(subject.control, subject.target):
             generation = engine.generate(request)
         reading = teacher_force(subject.target, subject.draft, prompt, generation.tokens, subject.sampling)
-        evidence = added(evidence, score_stats(reading, seed))
+        scores = score_stats(reading, seed)
         if (kept := generation.kept_rows) is None:
+            evidence = added(evidence, scores)
             continue
         derived = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
         apart = rows_held_against(
@@ -343,12 +342,12 @@ def output_sums(
             subject.target,
             kept.target,
             generation,
-            reading.logits,
-            subject.sampling,
+            reading,
             prompt,
             subject.k,
             seed,
         )
+        evidence = added(evidence, with_explained(scores, apart))
         decisions = added(decisions, derived | apart)
     return evidence, decisions
 
