@@ -8,7 +8,8 @@
 
 A type is saved as its published checkpoints are: of images and text the whole, towers included. The draft is
 the target with noise on its weights, so that drafts are accepted sometimes. `spsbench run` answers two
-prompts greedily with K = 4, in float32 and bfloat16, and proves itself on more at temperature 1; its texts are
+prompts greedily with K = 4, in float32 and bfloat16, and proves itself on more at temperature 1; its
+texts are
 held against a loop of transformers without a cache. Each type has a process of its own, and a row in
 ``build/architectures``.
 """
@@ -22,7 +23,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 import traceback
 from collections import Counter
@@ -408,4 +408,4 @@ def _warm(scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -267,7 +267,7 @@ class Side:
         """Return how many prompts an arm has a time of, of every sequence, and why most others have none."""
         samples = self.of(arm)
         timed = samples["decode_s"].map(lambda seconds: math.isfinite(seconds) and seconds > 0)
-        good = samples.index.isin(finished(samples).index) & timed.astype(bool)
+        good = timed.astype(bool) & samples.index.isin(finished(samples).index)
         errors = samples["error"][~good].dropna()
         reason = "values that are no times" if not len(errors) and not good.all() else None
         if len(errors):
@@ -365,7 +365,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
 def _unfinished(a: Side, b: Side, pairs: Mapping[str, str]) -> Iterator[Unfinished]:
     """Yield the arms that the prompts' times cannot stand for, see ``Unfinished``."""
     unmeasured = {arm: arm for arm in a.arms() if arm in b.declared() - {*b.arms()} and arm not in pairs}
-    for arm, other in (pairs | unmeasured).items():
+    for arm, other in {**pairs, **unmeasured}.items():
         (ours, a_reason), (theirs, b_reason) = a.finished_prompts(arm), b.finished_prompts(other)
         if not ours or theirs < ours:
             yield {

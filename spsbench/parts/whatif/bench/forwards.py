@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,7 +217,7 @@ def payoff_grid(
     """
     grid = []
     for alpha in ALPHAS:
-        loop = WhatIf(independent(alpha), partial(cost, alpha=alpha))
+        loop = WhatIf(independent(alpha), lambda k, alpha=alpha: cost(k, alpha))
         grid.append({"alpha": alpha, "speedups": {k: loop.speedup(k) for k in ks}, "best_k": loop.best_k(ks)})
     return {
         "costs": costs,
