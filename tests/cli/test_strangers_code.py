@@ -267,14 +267,15 @@ def test_tests_of_a_file_of_data_stay_in_the_sandbox(cli: Cli, programs: Path, t
     line = (
         f"import os\ntry:\n    os.symlink('there', {str(tmp_path / 'mark')!r})\nexcept OSError:\n    pass\n"
     )
-    row = {"prompt": "def f(x):\n", "canonical_solution": "    return x\n", "entry_point": "f"}
+    # Whatever the one token of an answer is, it makes a program that starts.
+    row = {"prompt": "def f(x):\n    return x\n#", "canonical_solution": "#", "entry_point": "f"}
     row |= {"test": f"{line}def check(f):\n    assert f(1) == 1\n"}
     Path("data.jsonl").write_text(json.dumps({"task_id": "a/0", **row}) + "\n")
     received = shutil.copytree(programs, tmp_path / "received")
     for name in ("samples.jsonl", "prompts.jsonl", "run.json", "summary.json"):
         (received / name).unlink(missing_ok=True)
     settings = yaml.safe_load((received / "config.yaml").read_text())
-    settings |= {"data": "data.jsonl", "score": True}
+    settings |= {"data": "data.jsonl", "score": True, "max_new_tokens": 1}
     (received / "config.yaml").write_text(yaml.safe_dump(settings))
     done = cli(*CONFIG)
     assert done.code == 0, done.err
