@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import (
     Cache,
+    CacheLayerMixin,
     DummyLayer,
     DynamicCache,
     DynamicIndexedLayer,
@@ -53,7 +54,7 @@ class NotCopyable(Exception):
     """A model's state is in something that cannot be kept aside; the message says in what."""
 
 
-class Part(Protocol):
+class Kept(Protocol):
     """What one layer, or the model, keeps of the tokens that it has read."""
 
     def begin(self) -> None:
@@ -77,7 +78,7 @@ class Part(Protocol):
         """Keep only these sequences of the batch."""
 
 
-class Rows:
+class RowsByToken:
     """Of a layer with a row for each token."""
 
     def __init__(self, layer: RewindLayer) -> None:
@@ -316,13 +317,14 @@ class HeldCache(Cache):  # type: ignore[misc]
         super().__init__(layers=layers)
         self.asked: StateLayer | None = None
         self.limited = limits_steps(model)
-        self._count = 0
+        self._start = self._count = 0
+        self._has_rows = any(isinstance(layer, CacheLayerMixin) for layer in layers)
         names = inspect.signature(model.forward).parameters
         self._name = "past_key_values" if "past_key_values" in names else "cache_params"
         self._takes_places = "position_ids" in names
 
     def arguments(self, tokens: Tensor, start: int) -> Mapping[str, Any]:
-        self._count = len(tokens)
+        self._start, self._count = start, len(tokens)
         if not self._takes_places:
             return {self._name: self}
         # Bamba's forward would count from 0 whatever was read before.
@@ -330,6 +332,16 @@ class HeldCache(Cache):  # type: ignore[misc]
         return {self._name: self, "position_ids": places}
 
     def was_read(self) -> None: ...
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the tokens before; transformers' own cache needs a layer of attention to know."""
+        return super().get_seq_length(layer_idx) if self._has_rows else self._start
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        if self._has_rows:
+            sizes: tuple[int, int] = super().get_mask_sizes(query_length, layer_idx)
+            return sizes
+        return self._start + query_length, 0
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         layer: StateLayer = self.layers[layer_idx]
@@ -354,9 +366,9 @@ class StateCache:
         one_by_one: whether blocks are to be read token by token, see ``STEPS``.
     """
 
-    def __init__(self, held: Held, parts: Sequence[Part], *, one_by_one: bool = False) -> None:
+    def __init__(self, held: Held, parts: Sequence[Kept], *, one_by_one: bool = False) -> None:
         self.held, self._parts, self.one_by_one = held, parts, one_by_one
-        rows = all(isinstance(part, Rows) for part in parts)
+        rows = all(isinstance(part, RowsByToken) for part in parts)
         self.mechanism = STEPS if one_by_one else LENGTH if rows else PLANES
         self.length = 0
         self.most_marks = MOST_MARKS
@@ -495,12 +507,12 @@ def _layer_like(layer: Any) -> Any:
     return layer
 
 
-def parts_of(layers: Sequence[Any]) -> list[Part]:
+def parts_of(layers: Sequence[Any]) -> list[Kept]:
     """Return what is rolled back of layers; ``NotCopyable`` where one is of a kind that cannot be."""
     return [
         layer
         if isinstance(layer, StateLayer)
-        else Rows(layer)
+        else RowsByToken(layer)
         if isinstance(layer, RewindLayer)
         else _Copied(layer)
         for layer in layers
@@ -569,7 +581,7 @@ class _InModules(HeldCache):
 def _recurrent_gemma(model: Any) -> StateCache:
     layers = layers_of(model.config) or []
     held = _InModules(layers, model)
-    rows = [part for part in parts_of(layers) if isinstance(part, Rows)]
+    rows = [part for part in parts_of(layers) if isinstance(part, RowsByToken)]
     # A block of several tokens forgets the convolution before it.
     return StateCache(held, [_Copied(held, ("states",)), *rows], one_by_one=True)
 

@@ -136,7 +136,7 @@ def require_rollback(source: ModelSource, flag: str) -> None:
 
 def _other_state(config: Any) -> str | None:
     """Return what state the model keeps that cannot be rolled back; None if there is none."""
-    from spsbench.models.recurrent import OWN_STATE, NotCopyable, Rows, layers_of, parts_of
+    from spsbench.models.recurrent import OWN_STATE, NotCopyable, RowsByToken, layers_of, parts_of
 
     if config.is_encoder_decoder or text_config(config).model_type in OWN_STATE:
         return None
@@ -148,7 +148,7 @@ def _other_state(config: Any) -> str | None:
         parts = parts_of(layers)
     except NotCopyable as reason:
         return f"keeps a state that cannot be copied ({reason})"
-    if stateful and all(isinstance(part, Rows) for part in parts):
+    if stateful and all(isinstance(part, RowsByToken) for part in parts):
         return "keeps its running state outside of its cache"
     return None
 
