@@ -27,18 +27,21 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from spsbench.base.records import RESCORED, Request, SamplingParams
+from spsbench.base.records import RESCORED, Request, SamplingParams, Spec
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, score_stats, teacher_force
 from spsbench.engines.rows_held import rows_held_against, with_explained
+from spsbench.law.evidence import Sums, added
 from spsbench.models.torch_lm import TorchLM
-from spsbench.parts.verify.controls import CONTROLS, planted
+from spsbench.parts.verify.controls import CONTROLS
+from spsbench.parts.verify.outputs import decided_outputs, output_sums, rescored_outputs
+from spsbench.parts.verify.subject import SamplerUnderTest
 from spsbench.stats.losslessness import decisions_of, evidence_of
 from spsbench.testing import Letters
 
-K, LAYERS, TOKENS, FAULTY_TOKENS, PROMPT, VOCABULARY = 4, 3, 14, 64, 12, 258
+K, LAYERS, TOKENS, PROMPT, VOCABULARY = 4, 3, 14, 12, 258
 SCALE, HEIGHT, NOISE = 4.0, 12.0, 0.03
 """Of the matrices; of the best logit above the mean; on a draft's weights, in deviations of each matrix."""
 SAMPLINGS = (SamplingParams(temperature=0.8, top_p=0.95), SamplingParams(), SamplingParams(greedy=True))
@@ -118,22 +121,19 @@ def pair(kind: str, dtype: torch.dtype) -> tuple[TorchLM, TorchLM]:
 
 
 @torch.inference_mode()
-def text(
-    models: Sequence[TorchLM], index: int, tokens: int = TOKENS, fault: str | None = None
-) -> dict[str, float]:
+def text(models: Sequence[TorchLM], index: int) -> dict[str, float]:
     """The sums of one text of the production engine, and of its second reading; every fourth is by ArS."""
     target, draft = models
-    k = K if index % 4 or fault else 0
+    k = K if index % 4 else 0
     generator = torch.Generator().manual_seed(index)
     prompt = torch.randint(0, 256, (PROMPT,), generator=generator).tolist()
-    sampling = SAMPLINGS[index % (2 if fault else len(SAMPLINGS))]
+    sampling = SAMPLINGS[index % len(SAMPLINGS)]
     letters = Letters("".join(chr(0x100 + i) for i in range(VOCABULARY)))
     engine = EagerEngine(
         target, draft if k else None, k, letters, target.device, FakeClock(0.001), derivation=Derivation(k=k)
     )
-    request = Request(tuple(prompt), tokens, (), sampling, seed=index, fixed_length=True)
-    with planted(fault, target):
-        generation = engine.generate(request)
+    request = Request(tuple(prompt), TOKENS, (), sampling, seed=index, fixed_length=True)
+    generation = engine.generate(request)
     reading = teacher_force(target, draft, prompt, generation.tokens, sampling)
     kept = generation.kept_rows
     assert kept is not None
@@ -165,7 +165,7 @@ def read_once(sums: dict[str, float]) -> dict[str, float]:
 
 
 def swept(
-    kinds: Sequence[str], dtype: str, texts: int, faults: Sequence[str | None]
+    kinds: Sequence[str], dtype: str, texts: int, faults: Sequence[str | None], first: int = 0
 ) -> Iterator[dict[str, Any]]:
     """One row for each type and fault; a type that this script cannot build has its reason."""
     for kind in kinds:
@@ -177,9 +177,9 @@ def swept(
             continue
         for fault in faults:
             if fault:
-                yield _found(kind, models, fault, dtype, texts)
+                yield _found(kind, models, fault, texts)
                 continue
-            sums = [text(models, i) for i in range(texts)]
+            sums = [text(models, first + i) for i in range(texts)]
             total = {name: sum(one.get(name, 0.0) for one in sums) for name in set().union(*sums)}
             rows = total["decisions_rows_target"]
             chosen = total.get("decisions_rows_target_chosen", 0.0)
@@ -203,19 +203,36 @@ def swept(
             }
 
 
-def _found(kind: str, models: Sequence[TorchLM], fault: str, dtype: str, texts: int) -> dict[str, Any]:
-    """Which of some texts with a fault is the first to alarm together with those before it, and by what."""
-    sums = list[dict[str, float]]()
-    for index in range(texts):
-        sums.append(text(models, index, FAULTY_TOKENS, fault))
-        if reasons := alarms(sums, dtype):
-            return {"type": kind, "fault": fault, "texts": index + 1, "found": reasons}
+def _found(kind: str, models: Sequence[TorchLM], fault: str, texts: int) -> dict[str, Any]:
+    """How many texts with a fault it takes until the tests of whole outputs fail, and what they say."""
+    evidence, decisions = Sums(), Sums()
+    prompts = torch.randint(0, 256, (texts, PROMPT), generator=torch.Generator().manual_seed(0)).tolist()
+    letters = Letters("".join(chr(0x100 + i) for i in range(VOCABULARY)))
+    for index, prompt in enumerate(prompts):
+        subject = SamplerUnderTest(
+            target=models[0],
+            draft=models[1],
+            sampling=SAMPLINGS[0] if fault == "raw-draft" else SAMPLINGS[index % 2],
+            k=K,
+            device=models[0].device,
+            control=fault,
+            seed=index,
+        )
+        more = output_sums(subject, [prompt], letters)
+        evidence, decisions = added(evidence, more[0]), added(decisions, more[1])
+        findings = [
+            decided_outputs(decisions, index + 1, Spec("modified-rejection")),
+            rescored_outputs(evidence, index + 1),
+        ]
+        if failed := [finding.found for finding in findings if not finding.passed]:
+            return {"type": kind, "fault": fault, "texts": index + 1, "found": failed}
     return {"type": kind, "fault": fault, "texts": texts, "found": []}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--texts", type=int, default=14)
+    parser.add_argument("--first", type=int, default=0, help="of the texts, which differ by their number")
     parser.add_argument("--only", help="types, with commas")
     parser.add_argument("--faults", action="store_true", help=f"plant each fault, on {', '.join(FAULTY)}")
     parser.add_argument("--dense", action="store_true", help="models without experts, in float32")
@@ -228,7 +245,7 @@ def main(arguments: list[str]) -> int:
     faults: Sequence[str | None] = list(CONTROLS) if options.faults else [None]
     dtype = "float32" if options.dense else "bfloat16"
     once = after = texts = 0
-    for row in swept(kinds, dtype, 8 if options.faults else options.texts, faults):
+    for row in swept(kinds, dtype, 8 if options.faults else options.texts, faults, options.first):
         print(json.dumps(row), flush=True)
         if options.out:
             with options.out.open("a") as out:

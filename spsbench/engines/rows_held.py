@@ -36,7 +36,7 @@ from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.law.yardstick import LEAST_ROUNDING, TOO_FAR
 from spsbench.models.causal_lm import CausalLM, tolerance
 from spsbench.models.choices import Choices
-from spsbench.models.witness import Block, even_blocks
+from spsbench.models.witness import ReadBlock, even_blocks
 
 _IN_BLOCKS = 16
 """Tokens of each text that are read in blocks: a forward each at a width of 1."""
@@ -48,29 +48,29 @@ Over an arm rounding and its floor are added up: texts below half of what is an 
 """
 
 
-def target_blocks(generation: Generation) -> list[Block]:
+def target_blocks(generation: Generation) -> list[ReadBlock]:
     """Return what the target read in each loop: the last token of the one before, and the draft.
 
     Branches of a tree are read as a chain.
     """
     drafts = generation.proposed or [[] for _ in generation.loops or ()]
     return [
-        Block(loop.emitted, tuple(draft[loop.emitted - 1 :]))
+        ReadBlock(loop.emitted, tuple(draft[loop.emitted - 1 :]))
         for loop, draft in zip(generation.loops or (), drafts, strict=True)
     ]
 
 
-def draft_blocks(generation: Generation) -> list[Block]:
+def draft_blocks(generation: Generation) -> list[ReadBlock]:
     """Return what a draft model read: what it has not read yet, then its tokens one at a time.
 
     Of the last drafted token it reads nothing, so that after a full acceptance two are left. What it read of
     rejected tokens is left out: each is a forward of its own, behind the rows that are compared.
     """
-    blocks, unread = list[Block](), 1
+    blocks, unread = list[ReadBlock](), 1
     for loop, draft in zip(generation.loops or (), generation.proposed or (), strict=True):
         if draft:
             read = max(min(loop.emitted, len(draft)) - 1, 0)
-            blocks += [Block(unread), *[Block(1)] * read]
+            blocks += [ReadBlock(unread), *[ReadBlock(1)] * read]
             unread = loop.emitted - read
         else:
             unread += loop.emitted
@@ -129,7 +129,7 @@ class RowsHeld:
         prompt: Sequence[int],
         k: int,
         seed: int,
-        blocks: Sequence[Block] | None,
+        blocks: Sequence[ReadBlock] | None,
     ) -> None:
         self._role = role
         self._model = model
@@ -389,4 +389,7 @@ def with_explained(evidence: Sums, rows: Sums, prefix: str = "") -> Sums:
     """Count those tokens of probability 0 as at the edge that a second reading of a text explains."""
     explained = rows.get(f"{DECIDED}_rows_target_possible", 0.0)
     impossible, edge = f"{prefix}impossible", f"{prefix}edge"
-    return evidence | {impossible: evidence[impossible] - explained, edge: evidence.get(edge, 0.0) + possible}
+    return evidence | {
+        impossible: evidence[impossible] - explained,
+        edge: evidence.get(edge, 0.0) + explained,
+    }

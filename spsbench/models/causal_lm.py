@@ -19,7 +19,7 @@ from spsbench.models.layers import windows
 from spsbench.models.location import limit_of
 from spsbench.models.text_part import text_class
 from spsbench.models.tokenizer import Border
-from spsbench.models.witness import Block
+from spsbench.models.witness import ReadBlock
 
 
 def built(config: Any, dtype: torch.dtype | None) -> Any:
@@ -182,7 +182,7 @@ class CausalLM(ABC):
         yield from torch.split(self.score_uncached(tokens, last), rows)
 
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> Iterator[Tensor] | None:
         """Logits [kept, V] of the tokens from ``first`` on, block by block.
 

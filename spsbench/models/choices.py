@@ -58,8 +58,9 @@ class Choices(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **kwargs or {})
-        if func in _CHOICES and hasattr(result, "indices") and result.indices.ndim > 1:
-            chosen = result.indices.masked_fill(result.values < _MASKED, _NOTHING)
+        if func in _CHOICES and isinstance(result, tuple) and result[1].ndim > 1:
+            values, indices = result
+            chosen = indices.masked_fill(values < _MASKED, _NOTHING)
             self._calls.append(_Call(chosen, args[0].shape[-1]))
         return result
 

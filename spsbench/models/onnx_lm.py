@@ -35,7 +35,7 @@ from spsbench.models.onnx_stages import (
     runtime_errors,
 )
 from spsbench.models.trained import embedding_fingerprint
-from spsbench.models.witness import Block
+from spsbench.models.witness import ReadBlock
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -371,12 +371,12 @@ class OnnxModel(CausalLM):
         return self._scored_by(OnnxForward(self.session, self.plan), tokens, last)
 
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> Iterator[Tensor] | None:
         return self._blocks_by(OnnxForward(self.session, self.plan), tokens, first, blocks)
 
     def _blocks_by(
-        self, fresh: OnnxForward, tokens: Tensor, first: int, blocks: Sequence[Block]
+        self, fresh: OnnxForward, tokens: Tensor, first: int, blocks: Sequence[ReadBlock]
     ) -> Iterator[Tensor]:
         """See ``score_in_blocks``; uses a fresh forward, which is never rolled back: nothing is dropped."""
         start = 0

@@ -22,7 +22,7 @@ from spsbench.models.memory import DTYPES, Weights, available_bytes
 from spsbench.models.quantised import EXTRA, packed_bytes
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.witness import Block
+from spsbench.models.witness import ReadBlock
 
 FLAG = "--device-map"
 STRATEGIES = ("auto", "balanced", "sequential")
@@ -174,7 +174,7 @@ class PlacedLM(TorchLM):
             yield part.to(self.device)
 
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> Iterator[Tensor] | None:
         rows = super().score_in_blocks(tokens, first, blocks, choices)
         return None if rows is None else (row.to(self.device) for row in rows)

@@ -25,7 +25,7 @@ from spsbench.models.onnx_stages import run_bound
 from spsbench.models.quantised import stored_bytes
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.witness import Block, read_in_blocks
+from spsbench.models.witness import ReadBlock, read_in_blocks
 
 
 class Encoded:
@@ -153,7 +153,7 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         return self._logits_by_part(tokens[cut:], last, rows, forward)
 
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> Iterator[Tensor] | None:
         cut = self.border.source_length(tokens.tolist())
         states = self.model.get_encoder()(input_ids=tokens[:cut].unsqueeze(0))
@@ -413,7 +413,7 @@ class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
         return self._scored_by(fresh, tokens[cut:], last)
 
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> Iterator[Tensor] | None:
         cut = self.border.source_length(tokens.tolist())
         fresh = OnnxForward(self.session, self.plan)

@@ -26,7 +26,7 @@ from spsbench.models.choices import Choices
 from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.witness import Block
+from spsbench.models.witness import ReadBlock
 
 # All processes are started together; who is not there after this long has failed.
 _MEETING = timedelta(minutes=10)
@@ -330,7 +330,7 @@ class SplitLM(TorchLM):
 
     @torch.inference_mode()
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> None:
         """Return None: the other ranks have no cache but their own."""
 

@@ -19,7 +19,7 @@ from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
 from spsbench.models.recurrent import REPLAY, StateCache, cache_of
 from spsbench.models.trained import table_fingerprint
-from spsbench.models.witness import Block, fresh_cache, read_in_blocks
+from spsbench.models.witness import ReadBlock, fresh_cache, read_in_blocks
 
 
 def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
@@ -200,7 +200,7 @@ class TorchLM(CausalLM):
             yield logits.pop()[0, :, : self.vocab_size]
 
     def score_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None = None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None = None
     ) -> Iterator[Tensor] | None:
         if isinstance(self.cache, StateCache):
             return self._states_in_blocks(tokens, first, blocks, choices)
@@ -219,7 +219,7 @@ class TorchLM(CausalLM):
         return read_in_blocks(forward, cache, tokens, first, blocks, choices)
 
     def _states_in_blocks(
-        self, tokens: Tensor, first: int, blocks: Sequence[Block], choices: Choices | None
+        self, tokens: Tensor, first: int, blocks: Sequence[ReadBlock], choices: Choices | None
     ) -> Iterator[Tensor]:
         """Read the kept tokens of each block behind states of their own, which are never rolled back.
 

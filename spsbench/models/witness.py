@@ -18,16 +18,16 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from spsbench.models.choices import Choices
 
 
-class Block(NamedTuple):
+class ReadBlock(NamedTuple):
     """What one forward reads: so many tokens of a text, then others, which are forgotten again."""
 
     kept: int
     dropped: tuple[int, ...] = ()
 
 
-def even_blocks(n: int, width: int) -> list[Block]:
+def even_blocks(n: int, width: int) -> list[ReadBlock]:
     """Return how n tokens are read so many at a time."""
-    return [Block(min(width, n - start)) for start in range(0, n, width)]
+    return [ReadBlock(min(width, n - start)) for start in range(0, n, width)]
 
 
 def fresh_cache(config: Any) -> Cache:
@@ -47,7 +47,7 @@ def read_in_blocks(
     cache: Cache,
     tokens: Tensor,
     first: int,
-    blocks: Sequence[Block],
+    blocks: Sequence[ReadBlock],
     choices: Choices | None = None,
 ) -> Iterator[Tensor]:
     """Yield logits [kept, V] of each block, see ``CausalLM.score_in_blocks``.

@@ -338,14 +338,7 @@ def output_sums(
             continue
         derived = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
         apart = rows_held_against(
-            "target",
-            subject.target,
-            kept.target,
-            generation,
-            reading,
-            prompt,
-            subject.k,
-            seed,
+            "target", subject.target, kept.target, generation, reading, prompt, subject.k, seed
         )
         evidence = added(evidence, with_explained(scores, apart))
         decisions = added(decisions, derived | apart)
