@@ -41,6 +41,9 @@ def _row(directory: Path, folder: Path) -> Row:
         return row | _answers(read_summary(directory))
     except SpsbenchError as problem:
         return row | {"problem": problem.message}
+    except KeyError as missing:
+        why = f"its {SUMMARY_FILE} lacks {missing}: `spsbench report` writes it anew."
+        return row | {"problem": why}
 
 
 def _answers(summary: Summary) -> Row:

@@ -6,6 +6,7 @@ What is not named here is shown or kept as it is; runs of other ages may lack or
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -140,7 +141,7 @@ class _Identity(_Told):
     task: Text | None = None
     data: Facts | str | None = None
     pair: _IdentifiedPair | None = None
-    arms: list[_IdentifiedArm] | None = Field(default=None, max_length=MOST_ARMS)
+    arms: list[_IdentifiedArm | Text] | None = Field(default=None, max_length=MOST_ARMS)
     max_new_tokens: int | None = Field(default=None, ge=1)
     fixed_length: bool | None = None
     stop: list[str] | None = None
@@ -294,8 +295,10 @@ class _Run(_Told):
 
 def run_fault(content: Any) -> str | None:
     """Return what in a ``run.json`` is not of its type, by its place; None if nothing is."""
+    # Half a character, as in a path that is not UTF-8, is a text like any other.
+    text = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
     try:
-        _Run.model_validate(content)
+        _Run.model_validate(json.loads(text))
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])

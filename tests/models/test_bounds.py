@@ -89,6 +89,14 @@ def test_a_chat_template_gets_little_memory(tmp_path: Path, monkeypatch: pytest.
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
+def test_a_template_that_writes_nothing_names_its_prompt(tmp_path: Path) -> None:
+    changes = {"chat_template": "{% if false %}a{% endif %}"}
+    source = find(model(tmp_path / "model", "tokenizer_config.json", changes), None, "--target")
+    with pytest.raises(UsageError, match="the chat template writes nothing of the prompt Why so") as refused:
+        source.tokenizer.chat("Why so?")
+    assert refused.value.flag == "--chat-template"
+
+
 @pytest.mark.parametrize(
     ("config", "what"),
     [

@@ -76,7 +76,7 @@ def test_options_are_read_as_a_run_reads_them() -> None:
         task="xsum", limit="3", seed="5", max_new_tokens="8", device="cpu", target=None, quiet=True
     )
     assert read == resolve_material(FLAGS)
-    with pytest.raises(UsageError, match=r"--limit must be a whole number from 1, or a range .*, got 0"):
+    with pytest.raises(UsageError, match=r"--limit must be a whole number from 1 to .*, got 0"):
         read_material(limit="0", quiet=True)
 
 

@@ -88,7 +88,7 @@ def begin(directory: Path, **changes: Any) -> RunStore:
     arguments: dict[str, Any] = {
         "identity": IDENTITY,
         "config": {"task": "xsum", "ks": (4,)},
-        "info": {"environment": {"cpu": "x"}},
+        "info": {"environment": {"cpu": {"model": "x"}}},
         "prompts": PROMPTS,
     }
     return RunStore.open_or_create(directory, **arguments | changes)
@@ -124,7 +124,7 @@ def test_unseen_phases_stay_unseen(store: RunStore) -> None:
 def test_run_file_configuration_and_prompts(store: RunStore) -> None:
     info = store.run_info()
     assert info["identity"] == IDENTITY
-    assert info["environment"] == {"cpu": "x"}
+    assert info["environment"] == {"cpu": {"model": "x"}}
     assert info["schema_version"] == 2
     assert yaml.safe_load((store.directory / "config.yaml").read_text()) == {"task": "xsum", "ks": [4]}
     assert store.prompts() == PROMPTS
@@ -157,9 +157,10 @@ def test_scores_are_merged(store: RunStore) -> None:
 
 
 def test_the_summary_turns_what_json_lacks_into_null(store: RunStore) -> None:
-    summary: Any = {"schema_version": 2, "rows": [{"speedup": float("nan"), "k": (4,)}]}
+    summary: Any = {"schema_version": 2, "rows": [{"ms_per_token": float("nan"), "k": 4}], "warnings": ("a",)}
     write_summary(store.directory, summary)
-    assert read_summary(store.directory) == {"schema_version": 2, "rows": [{"speedup": None, "k": [4]}]}
+    rows = [{"ms_per_token": None, "k": 4}]
+    assert read_summary(store.directory) == {"schema_version": 2, "rows": rows, "warnings": ["a"]}
 
 
 def test_facts_learnt_later_go_into_the_run_file(store: RunStore) -> None:
@@ -408,7 +409,7 @@ def test_the_same_identity_continues_with_more_prompts(store: RunStore) -> None:
     with begin(store.directory, prompts=more, config={"limit": 9}, info={"command": "again"}) as again:
         assert again.done() == {("e0", 0, "sps-k4")}
         assert [prompt.example_id for prompt in again.prompts()] == ["e0", "e1", "e2", "e9"]
-        assert again.run_info()["environment"] == {"cpu": "x"}
+        assert again.run_info()["environment"] == {"cpu": {"model": "x"}}
         assert again.run_info()["resumed"][0]["command"] == "again"
         assert yaml.safe_load((again.directory / "config.yaml").read_text()) == {"limit": 9}
 
@@ -633,7 +634,7 @@ def test_a_full_disk_loses_nothing_that_was_written(
 
 
 def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    first: Any = {"schema_version": 2, "rows": [1]}
+    first: Any = {"schema_version": 2, "rows": [{"k": 1}]}
     write_summary(store.directory, first)
 
     def full(descriptor: int) -> None:
@@ -642,8 +643,8 @@ def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(SpsbenchError, match="No space left"):
-            write_summary(store.directory, first | {"rows": [2]})
-    assert read_summary(store.directory)["rows"] == [1]
+            write_summary(store.directory, first | {"rows": [{"k": 2}]})
+    assert read_summary(store.directory)["rows"] == [{"k": 1}]
     assert not list(store.directory.glob(".*.tmp"))
 
 
