@@ -217,7 +217,11 @@ def payoff_grid(
     """
     grid = []
     for alpha in ALPHAS:
-        loop = WhatIf(independent(alpha), lambda k, alpha=alpha: cost(k, alpha))
+
+        def at_alpha(k: int, alpha: float = alpha) -> float:
+            return cost(k, alpha)
+
+        loop = WhatIf(independent(alpha), at_alpha)
         grid.append({"alpha": alpha, "speedups": {k: loop.speedup(k) for k in ks}, "best_k": loop.best_k(ks)})
     return {
         "costs": costs,
