@@ -293,7 +293,7 @@ def _copy(value: Any, where: str) -> Any:
     raise NotCopyable(f"{where} is a {type(value).__name__}")
 
 
-class Held(Protocol):
+class Handed(Protocol):
     """What a model's forward is given of the tokens before."""
 
     layers: list[Any]
@@ -366,7 +366,7 @@ class StateCache:
         one_by_one: whether blocks are to be read token by token, see ``STEPS``.
     """
 
-    def __init__(self, held: Held, parts: Sequence[Kept], *, one_by_one: bool = False) -> None:
+    def __init__(self, held: Handed, parts: Sequence[Kept], *, one_by_one: bool = False) -> None:
         self.held, self._parts, self.one_by_one = held, parts, one_by_one
         rows = all(isinstance(part, RowsByToken) for part in parts)
         self.mechanism = STEPS if one_by_one else LENGTH if rows else PLANES

@@ -40,7 +40,7 @@ _ROUNDING = 1e-5
 """By how much float32 may pass a bound."""
 
 
-class Bounds(NamedTuple):
+class NumberBounds(NamedTuple):
     """What a number may be.
 
     Attributes:
@@ -70,36 +70,36 @@ class Bounds(NamedTuple):
         return f"{kind} from {self.least:g} to {self.most:g}" + (" or null" if self.null else "")
 
 
-_SECONDS = Bounds(most=_LONGEST_S)
-_PROBABILITY = Bounds(most=1.0 + _ROUNDING)
-_INDEX = Bounds(most=_LARGEST_INT, whole=True)
-_COUNTED = Bounds()
-_SIGNED = Bounds(least=-_LARGEST)
-_SCORE = Bounds(-_LARGEST_SCORE, _LARGEST_SCORE)
+_SECONDS = NumberBounds(most=_LONGEST_S)
+_PROBABILITY = NumberBounds(most=1.0 + _ROUNDING)
+_INDEX = NumberBounds(most=_LARGEST_INT, whole=True)
+_COUNTED = NumberBounds()
+_SIGNED = NumberBounds(least=-_LARGEST)
+_SCORE = NumberBounds(-_LARGEST_SCORE, _LARGEST_SCORE)
 
 _UNSEEN = ("beta_sum", "loop_s")
 """Of a loop: NaN where an engine does not tell them, and of trees."""
 
 _PROBABILITIES = ("target_prob", "draft_prob", "u")
 _OF_EVIDENCE = {
-    "log_target": Bounds(-math.inf, _ROUNDING, unseen=True),
-    "log_draft": Bounds(-math.inf, _ROUNDING, unseen=True),
-    "draft_rank": Bounds(UNRANKED, _LARGEST_INT, whole=True),
-    "draft_max": Bounds(0.0, 1.0 + _ROUNDING, unseen=True),
-    "draft_entropy": Bounds(-_ROUNDING, unseen=True),
+    "log_target": NumberBounds(-math.inf, _ROUNDING, unseen=True),
+    "log_draft": NumberBounds(-math.inf, _ROUNDING, unseen=True),
+    "draft_rank": NumberBounds(UNRANKED, _LARGEST_INT, whole=True),
+    "draft_max": NumberBounds(0.0, 1.0 + _ROUNDING, unseen=True),
+    "draft_entropy": NumberBounds(-_ROUNDING, unseen=True),
 }
 
 
-def _bounds_of(name: str, kind: str) -> Bounds:
+def _bounds_of(name: str, kind: str) -> NumberBounds:
     """Return the bounds of a field by its name and type; text has none and is looked at by itself."""
     null = "None" in kind
     if "int" in kind:
         return _INDEX._replace(null=null)
-    known = _SECONDS if name.endswith("_s") else _PROBABILITY if name in _PROBABILITIES else Bounds()
+    known = _SECONDS if name.endswith("_s") else _PROBABILITY if name in _PROBABILITIES else NumberBounds()
     return known._replace(null=null, unseen=name in _UNSEEN)
 
 
-def _columns_of(record: type) -> dict[str, Bounds]:
+def _columns_of(record: type) -> dict[str, NumberBounds]:
     kinds = {field.name: str(field.type) for field in fields(record)}
     return {name: _bounds_of(name, kind) for name, kind in kinds.items() if name not in ("fate", "siblings")}
 
@@ -168,7 +168,7 @@ def _check_field(name: str, field: Field, row: Row) -> None:
         _refuse_unless(isinstance(value, _HOLDS[field.kind]), name, value)
 
 
-def _require(value: Any, bounds: Bounds, name: str) -> None:
+def _require(value: Any, bounds: NumberBounds, name: str) -> None:
     if not bounds.admits(value):
         raise ValueError(f"{name} is {as_typed(value)}, it must be {bounds.described}")
 
@@ -178,7 +178,7 @@ def _refuse_unless(right: bool, name: str, value: Any) -> None:
         raise ValueError(f"{name} is {as_typed(value)}")
 
 
-def _check_column(values: Any, bounds: Bounds, name: str) -> None:
+def _check_column(values: Any, bounds: NumberBounds, name: str) -> None:
     """Look at many values: at each only where a glance at all of them finds something."""
     _refuse_unless(isinstance(values, list), name, values)
     known = [value for value in values if value is not None] if bounds.null else values
@@ -199,7 +199,7 @@ def _within(values: list[float], most: float) -> bool:
 
 
 def _check_columns(
-    columns: Any, bounds: Mapping[str, Bounds], later: Iterable[str], name: str
+    columns: Any, bounds: Mapping[str, NumberBounds], later: Iterable[str], name: str
 ) -> dict[str, Any]:
     """Look at records by column, all of one length; return the columns."""
     if columns is None:
@@ -258,7 +258,7 @@ def _check_hypotheses(rows: Any) -> None:
 
 # --- tables ---
 
-_OF_TABLES: dict[str, dict[str, Bounds]] = {
+_OF_TABLES: dict[str, dict[str, NumberBounds]] = {
     "samples": {**_OF_FIELDS, "token_ids": _INDEX, "scores": _SCORE, "conditions": _COUNTED},
     "loops": OF_LOOPS,
     "tokens": OF_TRACE,
@@ -278,7 +278,7 @@ def unsound_column(name: str, table: Any) -> str | None:
     return None
 
 
-def _holds(values: Any, bounds: Bounds, *, null: bool) -> bool:
+def _holds(values: Any, bounds: NumberBounds, *, null: bool) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -407,7 +407,7 @@ def _at_most(sums: Row, name: str, most: float) -> None:
     if value is None or 0.0 <= value <= most or not math.isfinite(value) or not math.isfinite(most):
         return
     # Sums of distances may pass a bound by rounding, and a decision's distance may be -1e-17.
-    _require(value, Bounds(-1e-12, most + _ROUNDING * (1 + most)), _named(name))
+    _require(value, NumberBounds(-1e-12, most + _ROUNDING * (1 + most)), _named(name))
 
 
 def _check_kind(kind: _Kind, sums: Row, tokens: int) -> None:

@@ -237,7 +237,7 @@ class RunStore:
     def prompts(self) -> list[Prompt]:
         return codec.read_prompts(self.directory / PROMPTS_FILE)
 
-    def _state(self) -> tables.State:
+    def _state(self) -> tables.JournalState:
         return tables.state_of([self.directory / name for name in (SAMPLES_FILE, SCORES_FILE)])
 
     def _rows(self) -> Iterator[Row]:

@@ -81,21 +81,21 @@ _SEAL = b"spsbench_tables_blake2b"
 """Of ``arms.parquet``, which is written last: hashes of the other tables' files, as JSON."""
 
 
-class State(NamedTuple):
+class JournalState(NamedTuple):
     """What the journals hold: a hash of their bytes, and how many there are."""
 
     stamp: str
     size_bytes: int
 
 
-def state_of(journals: Sequence[Path]) -> State:
+def state_of(journals: Sequence[Path]) -> JournalState:
     """Read the journals whole; a size would say nothing of a line that was changed in place."""
     known = [path for path in journals if path.exists()]
     digests = []
     for path in known:
         with open(path, "rb", opener=ordinary) as file:
             digests.append(f"{path.name} {_digest(file)}")
-    return State(", ".join(digests), sum(path.stat().st_size for path in known))
+    return JournalState(", ".join(digests), sum(path.stat().st_size for path in known))
 
 
 def _digest(file: BinaryIO) -> str:
@@ -189,7 +189,7 @@ def _cell(row: Row, name: str) -> Any:
     return row.get(name, _LATER[name]) if name in _LATER else row[name]
 
 
-def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], state: State) -> None:
+def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], state: JournalState) -> None:
     """Write the tables as Parquet, each atomically; ``state`` is that of the journal they show.
 
     ``arms.parquet`` is for other readers, since here ``run.json`` says what the arms are; and it seals the
@@ -232,7 +232,7 @@ def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def read_tables(directory: Path, state: State | None) -> dict[str, Any] | None:
+def read_tables(directory: Path, state: JournalState | None) -> dict[str, Any] | None:
     """Return the tables from Parquet; None if one is missing, damaged, or not what was made of the journal.
 
     Args:

@@ -18,14 +18,14 @@ MESSAGE = "message"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """One event; its kind is ``message`` unless the stream names another."""
 
     data: bytes
     kind: str = MESSAGE
 
 
-def events(pieces: Iterable[bytes], most_bytes: int) -> Iterator[Event]:
+def events(pieces: Iterable[bytes], most_bytes: int) -> Iterator[StreamEvent]:
     """Yield the events in a stream of pieces, each as soon as the line behind it ends.
 
     What stands at the end without an empty line behind it is an event too: some servers close behind
@@ -42,7 +42,7 @@ def events(pieces: Iterable[bytes], most_bytes: int) -> Iterator[Event]:
     for line in _lines(pieces, most_bytes):
         if not line:
             if data:
-                yield Event(b"\n".join(data), kind)
+                yield StreamEvent(b"\n".join(data), kind)
             data, kind, held = [], MESSAGE, 0
             continue
         field, _, value = line.partition(b":")
@@ -54,7 +54,7 @@ def events(pieces: Iterable[bytes], most_bytes: int) -> Iterator[Event]:
         elif field == b"event":
             kind = value.decode(errors="replace") or MESSAGE
     if data:
-        yield Event(b"\n".join(data), kind)
+        yield StreamEvent(b"\n".join(data), kind)
 
 
 def _lines(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:

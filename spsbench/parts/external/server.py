@@ -112,7 +112,7 @@ class HttpClient:
             except protocol.ProtocolError as error:
                 raise protocol.PeerError(f"{path} streams {error}") from None
 
-    def _said(self, event: event_stream.Event, path: str) -> dict[str, Any]:
+    def _said(self, event: event_stream.StreamEvent, path: str) -> dict[str, Any]:
         """Return the object of an event that tells no error."""
         is_error = event.kind == ERROR
         try:

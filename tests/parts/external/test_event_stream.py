@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spsbench.base.protocol import ProtocolError
-from spsbench.parts.external.event_stream import Event, events
+from spsbench.parts.external.event_stream import StreamEvent, events
 
 MOST = 1000
 
@@ -19,21 +19,24 @@ MOST = 1000
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([b"data: a", b""], [Event(b"a")]),
-        ([b"data:a", b""], [Event(b"a")]),
-        ([b"data:  a", b""], [Event(b" a")]),
-        ([b"data: a", b"data: b", b""], [Event(b"a\nb")]),
-        ([b"data", b""], [Event(b"")]),
-        ([b": ping", b"", b"data: a", b""], [Event(b"a")]),
-        ([b"event: error", b"data: a", b"", b"data: b", b""], [Event(b"a", "error"), Event(b"b")]),
-        ([b"event: error", b"", b"data: b", b""], [Event(b"b")]),
-        ([b"id: 3", b"retry: 10", b"unknown: x", b"data: a", b""], [Event(b"a")]),
-        ([b"\xef\xbb\xbfdata: a", b""], [Event(b"a")]),
-        ([b"data: a"], [Event(b"a")]),
+        ([b"data: a", b""], [StreamEvent(b"a")]),
+        ([b"data:a", b""], [StreamEvent(b"a")]),
+        ([b"data:  a", b""], [StreamEvent(b" a")]),
+        ([b"data: a", b"data: b", b""], [StreamEvent(b"a\nb")]),
+        ([b"data", b""], [StreamEvent(b"")]),
+        ([b": ping", b"", b"data: a", b""], [StreamEvent(b"a")]),
+        (
+            [b"event: error", b"data: a", b"", b"data: b", b""],
+            [StreamEvent(b"a", "error"), StreamEvent(b"b")],
+        ),
+        ([b"event: error", b"", b"data: b", b""], [StreamEvent(b"b")]),
+        ([b"id: 3", b"retry: 10", b"unknown: x", b"data: a", b""], [StreamEvent(b"a")]),
+        ([b"\xef\xbb\xbfdata: a", b""], [StreamEvent(b"a")]),
+        ([b"data: a"], [StreamEvent(b"a")]),
         ([b"", b""], []),
     ],
 )
-def test_lines_mean_events(end: bytes, lines: list[bytes], expected: list[Event]) -> None:
+def test_lines_mean_events(end: bytes, lines: list[bytes], expected: list[StreamEvent]) -> None:
     stream = b"".join(line + end for line in lines)
     assert list(events([stream], MOST)) == expected
     assert list(events([stream[place : place + 1] for place in range(len(stream))], MOST)) == expected
@@ -59,7 +62,7 @@ def test_an_event_comes_as_soon_as_its_empty_line_ends() -> None:
             yield piece
 
     stream = events(pieces(), MOST)
-    assert next(stream) == Event(b"a")
+    assert next(stream) == StreamEvent(b"a")
     assert taken == [b"data: a\r", b"\r"]
 
 
