@@ -142,7 +142,7 @@ def parse_json(text: bytes | str) -> Any:
     """Return what a JSON text says: finite numbers that a table can hold, in at most ``DEEPEST`` levels.
 
     Raises:
-        ValueError: it is no JSON, or beyond these bounds; the place is named as in ``arms[2].params.top_p``.
+        ValueError: it is not JSON, or beyond these bounds; the place is named as in ``arms[2].params.top_p``.
     """
     commas, brackets = (b",", (b"[", b"{")) if isinstance(text, bytes) else (",", ("[", "{"))
     if text.count(commas) + sum(map(text.count, brackets)) > _MOST_VALUES:  # type: ignore[arg-type]

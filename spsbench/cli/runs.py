@@ -42,7 +42,7 @@ def _row(directory: Path, folder: Path) -> Row:
     except SpsbenchError as problem:
         return row | {"problem": problem.message}
     except KeyError as missing:
-        why = f"its {SUMMARY_FILE} lacks {missing}: `spsbench report` writes it anew."
+        why = f"its {SUMMARY_FILE} lacks {missing}: `spsbench report` writes it again."
         return row | {"problem": why}
 
 

@@ -6,7 +6,7 @@ interpreter or a server, which is sent the user's key. What is typed is remember
 folder in which it was typed, in ``spsbench/typed`` of ``XDG_STATE_HOME`` (``~/.local/state``), outside of
 every run. So one's own runs go on as they are, also moved or merged, and a stranger's need ``--trust``.
 
-The prompts, answers and tests of a folder are code too, and run in a sandbox whoever wrote them
+The prompts, answers and tests of a folder are code too, and run in a sandbox always
 (``spsbench.parts.judge``); leaving it is a setting of the table below, which is typed each time.
 """
 

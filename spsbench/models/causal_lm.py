@@ -459,7 +459,8 @@ def why_no_rollback(model: CausalLM) -> str | None:
         model.rollback(0)
     except Exception:  # what failed was said
         return None
-    return None if held else "uses no cache: transformers computes all of its tokens anew for each one"
+    layers = getattr(getattr(model, "cache", None), "layers", None)
+    return None if held or layers else "uses no cache: transformers computes all tokens again for each one"
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -110,13 +110,13 @@ def require_generative(config: Any, name: str, flag: str) -> None:
         raise UsageError(why, flag=flag, remedy=_OTHERS)
     if reason := why_no_text(config):
         raise UsageError(f"{kind} writes no text alone: {reason}.", flag=flag, remedy=_OTHERS)
-    if not isinstance(getattr(text_config(config), "num_hidden_layers", None), int):
-        why = f"{kind} has no num_hidden_layers, without which transformers makes no cache for it."
-        raise UsageError(why, flag=flag, remedy=_OTHERS)
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
         raise UsageError(why, flag=flag, remedy="Choose a model like T5 or BART.")
+    if not isinstance(getattr(text_config(config), "num_hidden_layers", None), int):
+        why = f"{kind} has no num_hidden_layers, without which transformers makes no cache for it."
+        raise UsageError(why, flag=flag, remedy=_OTHERS)
 
 
 def require_rollback(source: ModelSource, flag: str) -> None:

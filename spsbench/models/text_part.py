@@ -84,7 +84,9 @@ def reads_both_ways(config: Any) -> bool:
 
 def _first(auto: Any, kind: type) -> Any | None:
     """Return the class that a mapping of transformers names for a kind of configuration."""
-    mapping = auto._model_mapping
+    mapping = getattr(auto, "_model_mapping", None)
+    if mapping is None:  # a release without this private name: the class chooses by itself
+        return auto
     if kind not in mapping:
         return None
     classes = mapping[kind]

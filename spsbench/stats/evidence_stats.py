@@ -75,7 +75,7 @@ def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[str]:
     """Return the reason for an alarm where sums are NaN or infinite: of them nothing can be said.
 
     They are those of one kind of evidence, with None those of the decisions. To leave them out without a word
-    would hide a fault of our own arithmetic, or of whoever wrote the run.
+    would hide a fault of our own arithmetic, or of who wrote the run.
     """
     is_own = _is_decision if prefix is None else _of_kind(prefix)
     values = samples.get("losslessness", ())

@@ -59,7 +59,7 @@ class NumberBounds(NamedTuple):
         """Return whether a value of JSON is such a number."""
         if value is None:
             return self.null
-        if type(value) is not int and (self.whole or type(value) is not float):
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return False
         return self.least <= value <= self.most or (self.unseen and value != value)
 
@@ -78,7 +78,7 @@ _SIGNED = NumberBounds(least=-_LARGEST)
 _SCORE = NumberBounds(-_LARGEST_SCORE, _LARGEST_SCORE)
 
 _UNSEEN = ("beta_sum", "loop_s")
-"""Of a loop: NaN where an engine does not tell them, and of trees."""
+"""Of a loop: NaN where an engine does not report them, and of trees."""
 
 _PROBABILITIES = ("target_prob", "draft_prob", "u")
 _OF_EVIDENCE = {
@@ -250,7 +250,8 @@ def _check_hypotheses(rows: Any) -> None:
         for field in fields(Hypothesis):
             if field.name not in row:
                 raise ValueError(f"{name}.{field.name} is missing")
-        _check_column(row["tokens"], _INDEX, f"{name}.tokens")
+        tokens = row["tokens"]  # a tuple before it is written
+        _check_column([*tokens] if isinstance(tokens, tuple) else tokens, _INDEX, f"{name}.tokens")
         for number in ("score", "log_prob"):
             _require(row[number], _SIGNED, f"{name}.{number}")
         _refuse_unless(isinstance(row["reason"], str), f"{name}.reason", row["reason"])
@@ -386,8 +387,8 @@ def _most_decisions(loops: Mapping[str, Any], tokens: int) -> float:
 def _check_losslessness(sums: Row, tokens: int, most_decisions: float) -> None:
     """Look at the sums of a sequence; one that is not finite is for ``stats.evidence_stats`` to say."""
     for name, value in sums.items():
-        if type(value) is not float or not -_LARGEST <= value <= _LARGEST:
-            if type(value) is float and not math.isfinite(value):
+        if not isinstance(value, float) or not -_LARGEST <= value <= _LARGEST:
+            if isinstance(value, float) and not math.isfinite(value):
                 continue
             _require(value, _SIGNED, _named(name))
     _at_most(sums, UNREAD, 1)

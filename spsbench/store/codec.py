@@ -269,7 +269,7 @@ def _checked_prompt(number: int, line: bytes) -> Prompt:
     except (ValueError, RecursionError) as problem:
         raise ValueError(f"line {number}: {problem}") from problem
     if not isinstance(row, dict):
-        raise ValueError(f"line {number} is no object")
+        raise ValueError(f"line {number} is not an object")
     for field in fields(Prompt):
         name = _PROMPT_NAMES.get(field.name, field.name)
         if name not in row and field.name in _IN_EVERY_LINE:

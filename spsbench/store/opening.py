@@ -237,6 +237,6 @@ def read_summary(directory: Path) -> Summary:
     path = directory / SUMMARY_FILE
     content = checked_schema(path)
     if fault := fault_of(content, Summary):
-        remedy = f"`spsbench report {directory}` writes it anew."
+        remedy = f"`spsbench report {directory}` writes it again."
         raise UsageError(f"{path} is damaged ({fault}).", flag="RUN", remedy=remedy)
     return cast("Summary", content)

@@ -1,4 +1,4 @@
-"""What ``run.json`` holds, by element: whoever reads it may rely on these types, whoever wrote it.
+"""What ``run.json`` holds, by element: what reads it may rely on these types, in any folder.
 
 What is not named here is shown or kept as it is; runs of other ages may lack or add fields. Where
 ``summary_types`` declares a part, that declaration is used.

@@ -516,7 +516,7 @@ ELSEWHERE: list[tuple[str, str] | tuple[str, str, int]] = [
         )
     ),
     ("audit --engine worker:x --evidence /dev/null/x/y", "--evidence: /dev/null/x cannot be written to"),
-    ("run --set trace=-1", "--set trace must be a whole number from 0, got -1."),
+    ("run --set trace=-1", "--set trace must be a whole number from 0 to 100,000,000, got -1."),
     ("simulate --source ngram:dependence=1", "--source ngram:dependence: 1 leaves no room"),
     ("simulate --contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
     (
@@ -561,8 +561,8 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
         "run --device-map auto --on ray --out new",
         "--device-map: auto is given together with --on, whose workers",
     ),
-    ("run --sampling beam:width=9999", "--sampling: 9999 beams are more than the vocabulary's"),
-    ("run --sampling beam:draft_width=9999", "--sampling: 9999 beams are more than"),
+    ("run --sampling beam:width=1000", "--sampling: 1000 beams are more than the vocabulary's"),
+    ("run --sampling beam:draft_width=1000", "--sampling: 1000 beams are more than"),
     (
         "run --sampling beam --dtype int8",
         "--backend ... over torch, and the target's weights are rounded to int8",

@@ -52,7 +52,7 @@ def earlier(tmp_path: Path) -> Path:
 
 
 def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path) -> None:
-    config = read_settings(RunOptions(config=earlier / "config.yaml"))
+    config = read_settings(RunOptions(config=earlier / "config.yaml", trust=True))
     assert (config.fixed_length, config.unsafe_exec, config.limit) == (True, True, 7)
 
 
@@ -65,7 +65,7 @@ def test_a_run_that_is_not_scored_runs_no_programs(earlier: Path) -> None:
 
 
 def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> None:
-    config = read_settings(RunOptions(resume=earlier, limit="9"))
+    config = read_settings(RunOptions(resume=earlier, limit="9", unsafe_exec=True))
     assert (config.fixed_length, config.limit) == (True, 9)
 
 

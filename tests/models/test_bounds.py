@@ -100,8 +100,8 @@ def test_a_template_that_writes_nothing_names_its_prompt(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        (transformers.WhisperConfig(), "nor an encoder-decoder of text"),
-        (transformers.CLIPConfig(), "not a causal language model"),
+        (transformers.WhisperConfig(), "reads sound, not text"),
+        (transformers.CLIPConfig(), "is no language model that transformers knows"),
     ],
 )
 def test_models_that_write_no_text_from_text_are_refused(config: Any, what: str, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_machine_of_its_own_is_no_condition() -> None:
 
 
 def test_outputs_of_an_example_are_scored_in_one_block() -> None:
-    generation = Generation([1], "text", None, 0.0, 0.0, "stop")
+    generation = Generation([1], "text", None, 0.0, 1.0, "stop")
     # In the order in which workers finished them, arm by arm.
     samples = [
         Sample(f"e{index}", 0, arm, 1, generation) for arm in ("ars", "sps", "draft") for index in range(25)
@@ -135,7 +135,7 @@ def test_a_run_is_looked_at_before_a_cluster_is(planned: Plan, tmp_path: Path) -
     assert not (tmp_path / "new").exists()
     directory = tmp_path / "run"
     with RunStore.create(directory, **kept(planned)) as store:
-        generation = Generation([1], "text", None, 0.0, 0.0, "stop")
+        generation = Generation([1], "text", None, 0.0, 1.0, "stop")
         for turn in [*all_turns(planned)][:-1]:
             where = turn.prompt.example_id, turn.sample_index, turn.arm.name
             store.append(Sample(*where, 1, generation, scores={"pass": 1.0}))

@@ -205,7 +205,16 @@ SAMPLE_COLUMNS = KEY | {"prompt_tokens", "new_tokens", "finish_reason"}
 SAMPLE_COLUMNS |= {"order", "prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
 SAMPLE_COLUMNS |= {"condition", "conditions", "category", "hypotheses", "latency_s", "wave", "unread"}
 SAMPLE_COLUMNS |= {"attempt", "timings"}
-LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
+LOOP_COLUMNS = KEY | {
+    "loop",
+    "drafted",
+    "accepted",
+    "emitted",
+    "tested",
+    "beta_sum",
+    "truncated",
+    "rollback_s",
+}
 LOOP_COLUMNS |= {
     "draft_s",
     "verify_s",

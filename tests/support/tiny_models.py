@@ -95,8 +95,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3Config", _GROUPED | {"pad_token_id": None}),
     "modernbert": (
         "ModernBertDecoderConfig",
-        _PLAIN
-        | {"local_attention": 2 * WINDOW, "pad_token_id": None, "cls_token_id": BOS, "sep_token_id": EOS},
+        _PLAIN | {"local_attention": 2 * WINDOW, "pad_token_id": 0, "cls_token_id": BOS, "sep_token_id": EOS},
     ),
 }
 """Architectures that are put to the self-test alone."""

@@ -127,7 +127,7 @@ class Dialect:
 
     ``counters`` name in ``/metrics`` the tokens written, drafted and accepted in all of its requests, where
     that is known; ``figures`` say where a response holds fields of ``Answer``, ``written`` where an event of
-    a stream holds the tokens so far, and ``cached`` where it holds the prompt tokens that were not read anew.
+    a stream holds the tokens so far, and ``cached`` where it has the prompt tokens that were not read again.
     """
 
     described: protocol.Described

@@ -378,7 +378,7 @@ class Server:
     def _counter_sums(self, dialect: dialects.Dialect) -> Tally | None:
         """Return the sums of ``counters`` in a page of Prometheus' text format.
 
-        None where one is missing or is no number: the format knows ``NaN`` and ``+Inf``.
+        None where one is missing or not a number: the format knows ``NaN`` and ``+Inf``.
         """
         sums: dict[str, float] = {}
         page = self._http.text("/metrics") if dialect.counters else None

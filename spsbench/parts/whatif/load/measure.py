@@ -135,7 +135,7 @@ class TimedAnswer:
     Attributes:
         unstreamed: tokens that the server counted and did not send; ``counts`` are without them.
         came_before: its server had read the prompt for an earlier request.
-        cached: prompt tokens that the server says it did not read anew.
+        cached: prompt tokens that the server says it did not read again.
     """
 
     sent: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -291,7 +292,7 @@ def read_times(path: Path) -> Calibration:
     """Read what ``bench --json`` printed."""
     seconds: dict[str, dict[int, Floats]] = {}
     try:
-        bench = _Bench.model_validate_json(read_file(path))
+        bench = _Bench.model_validate_json(read_file(path).removeprefix(codecs.BOM_UTF8))
         for role in ("target", "draft"):
             rows = bench.rounds[role].rows
             columns = np.array(bench.rounds[role].seconds, dtype=np.float64)

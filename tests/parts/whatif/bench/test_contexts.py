@@ -46,6 +46,7 @@ class Timed:
     """A model whose forward takes ``base + by_context * context + by_row * rows`` ms on a clock of ours."""
 
     vocab_size, device, border, backend = 50, CPU, None, "fake"
+    rolled_back_by = "length"
     config = SHAPE
 
     def __init__(self, clock: Clock, base: float, by_context: float, by_row: float) -> None:
