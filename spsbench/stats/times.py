@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SLACK = 0.05
-"""Share by which an arm's seconds may leave those of its loops: the clock runs on before the first loop and
-after the last one, by some 60 microseconds on a CPU that others use, too."""
+"""Share by which an arm's seconds may leave those of its loops."""
 
-SLACK_S = 5e-3
-"""Of a sequence, that a short one does not depend on when the machine was busy in between."""
+SLACK_LOOPS = 0.5
+"""Mean loops that a sequence may have beyond: the clock runs on before its first loop and after its last one.
+On a CPU that others used, too, that were 60 microseconds of loops of 12 ms."""
 
 _NAMED = 3
 
@@ -52,7 +52,8 @@ def _against_loops(row: ArmRow, done: pd.DataFrame, loops: pd.DataFrame | None) 
         return
     decode_s, prefill_s, loop_s = (column(both, name) for name in ("decode_s", "prefill_s", "in_loops_s"))
     over = np.maximum(0.0, np.maximum(decode_s - loop_s, loop_s - decode_s - prefill_s))
-    if over.sum() <= SLACK * loop_s.sum() + SLACK_S * len(both):
+    granted = SLACK + SLACK_LOOPS * len(done) / len(loops)
+    if over.sum() <= granted * loop_s.sum():
         return
     worst = both.iloc[int(over.argmax())]
     yield (
