@@ -50,7 +50,7 @@ from spsbench.law.enumeration import (
     random_rows,
     worst_difference,
 )
-from spsbench.models.causal_lm import CausalLM, HiddenStates
+from spsbench.models.causal_lm import LAST, CausalLM, HiddenStates, States, columns_of
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_lm import OnnxLM
@@ -78,6 +78,9 @@ SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), Sampl
 Factory = Callable[[Context], Drafter]
 
 _SHARPNESS = 1.5
+
+SMALL_LAYERS = 2
+"""Of the target that drafters take layers or states from where the law is a table."""
 # A prompt and how many loops come before the one under test. A copy finds nothing in the first one,
 # K tokens in the second, and fewer after a loop of the third.
 _SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
@@ -299,6 +302,10 @@ def _table(vocab_size: int, needs: frozenset[str]) -> TableModel:
     return kind(rows, vocab_size)
 
 
+ALL_STATES: States = (*LAST, *range(SMALL_LAYERS + 1))
+"""What ``TableWithStates`` shows."""
+
+
 class TableWithStates(TableModel):
     """A table that shows hidden states: those of a small model after the same tokens.
 
@@ -307,17 +314,18 @@ class TableWithStates(TableModel):
 
     def __init__(self, rows: RowFunction, vocab_size: int) -> None:
         super().__init__(rows, vocab_size)
-        self._model = _small_model(vocab_size).with_features("--drafter")
+        self._model = _small_model(vocab_size).with_features("--drafter", ALL_STATES)
         self._states: dict[tuple[int, ...], Tensor] = {}
 
-    def features(self, start: int, end: int) -> Tensor:
+    def features(self, start: int, end: int, states: States = LAST) -> Tensor:
         """See ``HiddenStates.features``; in float64, as the rows are."""
-        return torch.cat([self._state(tuple(self._fed[: i + 1])) for i in range(start, end)])
+        rows = torch.cat([self._state(tuple(self._fed[: i + 1])) for i in range(start, end)])
+        return columns_of(ALL_STATES, states, rows)
 
     def _state(self, context: tuple[int, ...]) -> Tensor:
         if context not in self._states:
             self._model.score(self._model.begin(context), last=1)
-            self._states[context] = self._model.features(len(context) - 1, len(context)).clone()
+            self._states[context] = self._model.features(len(context) - 1, len(context), ALL_STATES).clone()
         return self._states[context]
 
 
@@ -330,7 +338,7 @@ def _small_model(vocab_size: int) -> CausalLM:
         vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=16,
-        num_hidden_layers=2,
+        num_hidden_layers=SMALL_LAYERS,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=64,
@@ -350,5 +358,5 @@ class _WideLM(OnnxLM):
     def score(self, tokens: Tensor, last: int, branches: Branches | None = None) -> Tensor:
         return super().score(tokens, last, branches).double()
 
-    def features(self, start: int, end: int) -> Tensor:
-        return super().features(start, end).double()
+    def features(self, start: int, end: int, states: States = LAST) -> Tensor:
+        return super().features(start, end, states).double()

@@ -25,6 +25,7 @@ from spsbench.drafters.registry import policy_kind as policy_kind
 from spsbench.drafters.registry import rule_kind as rule_kind
 from spsbench.drafters.registry import shape_in as shape_in
 from spsbench.drafters.registry import siblings_of as siblings_of
+from spsbench.drafters.registry import states_read as states_read
 from spsbench.drafters.shape import Shape as Shape
 from spsbench.drafters.shape import shape_of as shape_of
 from spsbench.drafters.stopping import ENTROPY as ENTROPY

@@ -16,7 +16,7 @@ from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.law.text_loops import Floats, anchored, ratio_by_token
-from spsbench.models.causal_lm import HiddenStates
+from spsbench.models.causal_lm import LAST, HiddenStates, States
 
 Integers = npt.NDArray[np.int64]
 
@@ -37,10 +37,10 @@ class StatesUpTo:
         self._states = states
         self.length = states.length
 
-    def features(self, start: int, end: int) -> Tensor:
+    def features(self, start: int, end: int, states: States = LAST) -> Tensor:
         """See ``HiddenStates``."""
         assert end <= self.length, "a state that is not there yet"
-        return self._states.features(start, end)
+        return self._states.features(start, end, states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -23,13 +24,13 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
-from spsbench.models.heads import HeadChain, Heads, load_chain, load_heads
-from spsbench.models.kinds import EAGLE3, MEDUSA, MODEL
+from spsbench.models.causal_lm import CausalLM, HiddenStates, States, text_config
+from spsbench.models.heads import HeadChain, Heads, PEagleChain, load_chain, load_heads
+from spsbench.models.kinds import AS_WRITTEN, CONVENTIONS, EAGLE, EAGLE3, MEDUSA, MODEL, PEAGLE
 from spsbench.models.live_tree import Branches, LiveTree
+from spsbench.models.reading import read_draft
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
-from spsbench.models.speculators import read_speculators, require_last_layer
-from spsbench.models.trained import TrainedDraft, read_trained
+from spsbench.models.trained import TrainedDraft
 
 if TYPE_CHECKING:
     from spsbench.drafters.tree import Siblings
@@ -95,7 +96,9 @@ class EagleModel:
         is_predicted = self._hidden.length < end
         assert not is_predicted or len(new) == 1, "several tokens that the target has not read"
         features = (
-            self._predicted if is_predicted else self._chain.combined(self._hidden.features(start, end))
+            self._predicted
+            if is_predicted
+            else self._chain.combined(self._hidden.features(start, end, self._chain.reads))
         )
         logits, self._predicted = self._chain.extend(new, features)
         if not is_predicted:
@@ -163,36 +166,104 @@ class EagleTree:
 
     def keep(self, nodes: Sequence[Node]) -> None:
         (node,) = nodes
-        new: list[int] = []
-        above: Node | None = node
-        while above is not self._root and above is not None and above.parent is not None:
-            new.append(above.token)
-            above = above.parent
-        self._text += new[::-1]
+        self._text += _tokens_below(self._root, node)
         self._root, self._predicted = node, {}
         self._head.rollback(len(self._text) - 1)
 
 
-class MedusaTree:
-    """Medusa heads as a ``TreeModel``: all nodes of a depth have the row of one head."""
+def _tokens_below(root: Node | None, node: Node) -> list[int]:
+    """Return the tokens of a node and of its ancestors below the root, first to last."""
+    tokens: list[int] = []
+    above: Node | None = node
+    while above is not root and above is not None and above.parent is not None:
+        tokens.append(above.token)
+        above = above.parent
+    return tokens[::-1]
+
+
+class Ahead(Protocol):
+    """What gives the rows of several places after a text at once: none depends on what another draws."""
+
+    count: int
+    """How many places at most; 0 for any number."""
+
+    def begin(self) -> None:
+        """Forget the last text."""
+        ...
+
+    def rows(self, ids: Sequence[int] | Tensor, start: int, places: int) -> Tensor:
+        """[places, V] logits of the places from ids[start] on; of the ids those before it are read."""
+        ...
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads, of however many places."""
+        ...
+
+
+class MedusaAhead:
+    """Blockwise heads (Stern et al. 2018, Medusa, Cai et al. 2024) on the feature of the last token read."""
 
     def __init__(self, heads: Heads, hidden: HiddenStates) -> None:
-        self._heads, self._hidden = heads, hidden
+        self._heads, self._hidden, self.count = heads, hidden, heads.count
+
+    def begin(self) -> None:
+        """Do nothing: the heads keep nothing from one loop to the next."""
+
+    def rows(self, ids: Sequence[int] | Tensor, start: int, places: int) -> Tensor:
+        feature = self._hidden.features(start - 2, start - 1)
+        return self._heads(feature, places).to(feature.dtype)
+
+    def forward_bytes(self) -> int:
+        return self._heads.forward_bytes()
+
+
+class PEagleAhead:
+    """A P-EAGLE head: entries of all tokens that the target has read, and places after them."""
+
+    count = 0
+
+    def __init__(self, chain: PEagleChain, hidden: HiddenStates, device: torch.device) -> None:
+        self._chain, self._hidden, self._device = chain, hidden, device
+
+    def begin(self) -> None:
+        self._chain.rollback(0)
+
+    def rows(self, ids: Sequence[int] | Tensor, start: int, places: int) -> Tensor:
+        # The last entry is read again where it is there: its row is wanted.
+        self._chain.rollback(start - 2)
+        first = self._chain.length
+        new = torch.as_tensor(ids[first + 1 : start], device=self._device)
+        features = self._hidden.features(first, start - 1, self._chain.reads)
+        kept = self._chain.ahead(new, self._chain.combined(features), places)
+        return kept.to(features.dtype)
+
+    def forward_bytes(self) -> int:
+        return self._chain.forward_bytes()
+
+
+class AheadTree:
+    """Places at once as a ``TreeModel``: all nodes of a depth have one row."""
+
+    def __init__(self, ahead: Ahead, depth: int) -> None:
+        self._ahead, self._depth = ahead, depth
+        self._text: list[int] = []
         self._rows = torch.empty(0)
         self._root: Node | None = None
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._root = None
+        self._ahead.begin()
+        self._text, self._root = list(prompt), None
 
     def score(self, nodes: Sequence[Node]) -> Tensor:
         if self._root is None:
             (self._root,) = nodes
-            last = self._hidden.length
-            feature = self._hidden.features(last - 1, last)
-            self._rows = self._heads(feature, self._heads.count).to(feature.dtype)
+            depth = min(self._depth, self._ahead.count or self._depth)
+            self._rows = self._ahead.rows(self._text, len(self._text), depth).clone()
         return self._rows[[node.depth - self._root.depth for node in nodes]]
 
     def keep(self, nodes: Sequence[Node]) -> None:
+        (node,) = nodes
+        self._text += _tokens_below(self._root, node)
         self._root = None
 
 
@@ -222,45 +293,42 @@ class EagleDrafter(ModelDrafter):
         return self.model.forward_bytes()
 
 
-class MedusaDrafter:
-    """Samples up to K tokens at once, each from its own head and independent of the others.
+class AheadDrafter:
+    """Samples up to K tokens at once, each from the row of its place and independent of the others.
 
-    Blockwise heads (Stern et al. 2018, Medusa, Cai et al. 2024) on the feature of the last token that the
-    target has read. It proposes as many tokens as there are heads, at most, and none after a single token.
+    None after a single token, and no more than there are places.
 
     Args:
-        heads: the heads.
-        hidden: the target's states.
+        ahead: gives the rows.
         sampling: of draft and target.
     """
 
-    def __init__(self, heads: Heads, hidden: HiddenStates, sampling: SamplingParams) -> None:
-        self._heads, self._hidden, self._sampling = heads, hidden, sampling
+    def __init__(self, ahead: Ahead, sampling: SamplingParams) -> None:
+        self._ahead, self._sampling = ahead, sampling
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Do nothing: the heads keep nothing from one loop to the next."""
+        self._ahead.begin()
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Draft one token a head, each from its own row."""
+        """Draft one token a place, each from its own row."""
         if len(tokens) < 2:
             return _nothing(u)
-        places = min(k, self._heads.count)
-        own_rows = rows.warped(self.along(None, len(tokens), places), self._sampling)
+        places = min(k, self._ahead.count or k)
+        own_rows = rows.warped(self._ahead.rows(tokens, len(tokens), places), self._sampling)
         return Draft(own_rows.draw(u[:places]), own_rows)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Do nothing: the heads keep nothing from one loop to the next."""
+        """Do nothing: what is kept is of decided tokens alone."""
 
     forced = by_proposals
 
-    def along(self, ids: Tensor | None, start: int, count: int) -> Tensor:
-        """See ``EagleDrafter.along``; the ids are not read."""
-        feature = self._hidden.features(start - 2, start - 1)
-        return self._heads(feature, count).to(feature.dtype)
+    def along(self, ids: Tensor, start: int, count: int) -> Tensor:
+        """See ``EagleDrafter.along``; the ids from ``start`` on are not read."""
+        return self._ahead.rows(ids, start, count)
 
     def forward_bytes(self) -> int:
         """Bytes of weights that a draft reads, of however many tokens."""
-        return self._heads.forward_bytes()
+        return self._ahead.forward_bytes()
 
 
 def _nothing(u: Tensor) -> Draft:
@@ -271,12 +339,39 @@ def _read_named_folder(options: Options) -> TrainedDraft:
     """Read the folder that was named; see its readers for further errors."""
     name = str(options["from"])
     folder = embedded_dir(name) or Path(name)
-    draft = read_speculators(folder, _FLAG) or read_trained(folder, _FLAG)
+    draft = _read_once(folder, _stamp(folder))
     if draft.kind == MODEL:
         raise UsageError(
             f"{name} is a draft model, not a head.", flag=_FLAG, remedy=f"Give it as --draft {name}."
         )
-    return draft
+    if draft.refused or draft.kind not in RUN:
+        why = draft.refused or f"what runs here is {', '.join(RUN)}"
+        raise UsageError(f"{name} is {draft.kind}: {why}.", flag=_FLAG, remedy="Choose another drafter.")
+    asked = {name: str(options[name]) for name in CONVENTIONS if options.get(name, AS_WRITTEN) != AS_WRITTEN}
+    return draft.read_as(_FLAG, **asked)
+
+
+RUN = (EAGLE, EAGLE3, PEAGLE, MEDUSA)
+"""Kinds that draft here."""
+
+
+def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes where a folder's files do."""
+    if not folder.is_dir():
+        return ()
+    found = [(file, file.stat()) for file in sorted(folder.iterdir())]
+    return tuple((file.name, told.st_mtime_ns, told.st_size) for file, told in found)
+
+
+@lru_cache(maxsize=8)
+def _read_once(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> TrainedDraft:
+    """Read a folder, whose options are asked for many times in a run."""
+    return read_draft(folder, _FLAG)
+
+
+def states(options: Options, layers: int) -> States:
+    """See ``DrafterKind.states``."""
+    return _read_named_folder(options).states_of(layers)
 
 
 def content(options: Options) -> str:
@@ -290,11 +385,10 @@ def suits(options: Options, target: ModelSource) -> None:
         embedding_of(target, "--target") or draft.target.embedding
     )  # otherwise it is checked at loading
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
-    if draft.kind == EAGLE3:
-        require_last_layer(draft, config, _FLAG)
+    draft.require_layers(config.num_hidden_layers, _FLAG)
 
 
-def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | HeadTreeDrafter:
+def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | HeadTreeDrafter:
     """Build the drafter of a trained draft's folder, for chains or trees."""
     target = context.target
     hidden = context.hidden
@@ -307,17 +401,24 @@ def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | 
         )
     bits = int(options["bits"])
     shape = shape_of(str(options[TREE]), "--tree")
-    if draft.kind == MEDUSA:
-        heads = load_heads(draft, target, bits, _FLAG)
+    if draft.kind in (MEDUSA, PEAGLE):
+        ahead: Ahead
+        if draft.kind == MEDUSA:
+            ahead = MedusaAhead(load_heads(draft, target, bits, _FLAG), hidden)
+        else:
+            chain_ahead = load_chain(draft, target, bits, _FLAG)
+            assert isinstance(chain_ahead, PEagleChain)
+            ahead = PEagleAhead(chain_ahead, hidden, context.device)
         if shape is None:
-            return MedusaDrafter(heads, hidden, context.sampling)
-        if shape.depth(context.k) > heads.count:
+            return AheadDrafter(ahead, context.sampling)
+        depth = shape.depth(context.k)
+        if ahead.count and depth > ahead.count:
             raise UsageError(
-                f"{draft.folder} has {heads.count} heads, and the tree is {shape.depth(context.k)} deep.",
+                f"{draft.folder} has {ahead.count} heads, and the tree is {depth} deep.",
                 flag="--tree",
-                remedy=f"Give a depth of at most {heads.count}.",
+                remedy=f"Give a depth of at most {ahead.count}.",
             )
-        return _tree_drafter(MedusaTree(heads, hidden), shape, options, context)
+        return _tree_drafter(AheadTree(ahead, depth), shape, options, context)
     chain = load_chain(draft, target, bits, _FLAG)
     model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
     if shape is None:
@@ -337,7 +438,7 @@ def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple
     """
     if int(options["bits"]):
         return None
-    keeping = target.with_features(_FLAG)
+    keeping = target.with_features(_FLAG, states(options, target.layers))
     keeping.score(ids[:-1], last=1)
     hidden = StatesUpTo(keeping)
     vocab_size = target.vocab_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -12,6 +12,7 @@ from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
 from spsbench.base.records import OptionValue, SamplingParams, Spec
 from spsbench.drafters.shape import Shape, shape_of
+from spsbench.models.kinds import AS_WRITTEN, CONVENTIONS
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from spsbench.decode.beam import TreeModel
     from spsbench.decode.protocols import Drafter, LanguageModel
     from spsbench.decode.rules import Rule
-    from spsbench.models.causal_lm import CausalLM, HiddenStates
+    from spsbench.models.causal_lm import CausalLM, HiddenStates, States
     from spsbench.models.source import ModelSource
 
 
@@ -336,6 +337,8 @@ class DrafterKind(OptionedKind):
         again: [n, V] its logits over an output by an independent forward, from the options, the target, the
             ids of prompt and output, and per loop where in the ids it began and how many places of its
             drafted tokens are in the output. None where there is none: the rows that it showed must do.
+        states: which of the target's hidden states it reads, by its options and the number of the target's
+            layers; what the head multiplies, by default. Of one that needs none it is not asked.
     """
 
     FLAG: ClassVar[str] = "--drafter"
@@ -353,6 +356,7 @@ class DrafterKind(OptionedKind):
     check: Check | None = None
     rounds: Callable[[Options], bool] = lambda options: False
     again: Callable[[Options, CausalLM, Tensor, Sequence[tuple[int, int]]], Tensor | None] | None = None
+    states: Callable[[Options, int], States] | None = None
 
     def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
         """Return every option, as given or by default; see ``OptionedKind.settled`` and ``content``."""
@@ -377,6 +381,14 @@ class DrafterKind(OptionedKind):
     ) -> Tensor | None:
         """Return an independent forward's logits; see ``again``; None without one."""
         return None if self.again is None else self.again(self._options(spec), target, ids, loops)
+
+    def states_of(self, spec: Spec, layers: int) -> States:
+        """Return which hidden states of a target it reads, none where it needs none; see ``states``."""
+        from spsbench.models.causal_lm import LAST
+
+        if HIDDEN not in self.needs_of(spec):
+            return ()
+        return LAST if self.states is None else self.states(self._options(spec), layers)
 
     def outlives(self, spec: Spec) -> bool:
         """Return whether it remembers earlier sequences; see ``remembers``."""
@@ -470,6 +482,16 @@ def _suits_members(options: Options, target: ModelSource) -> None:
         kind.require_target(spec, target)
 
 
+def _states_of_members(options: Options, layers: int) -> States:
+    return states_read([spec for spec, _ in members(options)], layers)
+
+
+def states_read(drafters: Iterable[Spec], layers: int) -> States:
+    """Return which hidden states of a target several drafters read together; none where none reads any."""
+    read = (state for spec in drafters for state in drafter_kind(spec.name).states_of(spec, layers))
+    return tuple(dict.fromkeys(read))
+
+
 DRAFTERS = Registry(
     DrafterKind,
     "spsbench.drafters",
@@ -539,15 +561,16 @@ DRAFTERS = Registry(
         ),
         DrafterKind(
             "heads",
-            "Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
+            "Heads trained on the target's hidden states (EAGLE, EAGLE-3, P-EAGLE, Medusa), from=FOLDER.",
             deferred("spsbench.drafters.heads:build"),
-            {"from": SHIPPED, "bits": 0, **_DRAWN},
+            {"from": SHIPPED, "bits": 0, **dict.fromkeys(CONVENTIONS, AS_WRITTEN), **_DRAWN},
             check=one_of("heads", "bits", 0, 8, 4),
             rounds=lambda options: bool(options["bits"]),
             needs=frozenset({WEIGHTS, HIDDEN}),
             content=deferred("spsbench.drafters.heads:content"),
             suits=deferred("spsbench.drafters.heads:suits"),
             again=deferred("spsbench.drafters.heads:again"),
+            states=deferred("spsbench.drafters.heads:states"),
         ),
         DrafterKind(
             UNION,
@@ -558,6 +581,7 @@ DRAFTERS = Registry(
             needs_by=lambda options: frozenset().union(*(kind.needs for _, kind in members(options))),
             content=_content_of_members,
             suits=_suits_members,
+            states=_states_of_members,
             remembers=lambda options: any(kind.outlives(spec) for spec, kind in members(options)),
             rounds=lambda options: any(kind.rounds(kind.settled(spec)) for spec, kind in members(options)),
             # At most: a loop in which an earlier member proposed costs no forward.

@@ -5,8 +5,11 @@ from spsbench.models.batched import batch_model as batch_model
 from spsbench.models.beam_lm import tree_of as tree_of
 from spsbench.models.blueprint import NotCovered as NotCovered
 from spsbench.models.blueprint import blueprint_of as blueprint_of
+from spsbench.models.causal_lm import LAST as LAST
 from spsbench.models.causal_lm import CausalLM as CausalLM
 from spsbench.models.causal_lm import HiddenStates as HiddenStates
+from spsbench.models.causal_lm import States as States
+from spsbench.models.causal_lm import columns_of as columns_of
 from spsbench.models.causal_lm import context_window as context_window
 from spsbench.models.causal_lm import text_config as text_config
 from spsbench.models.checkpoint import EMBEDDING as EMBEDDING

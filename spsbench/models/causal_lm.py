@@ -61,15 +61,33 @@ class VocabularyRows:
         return rows.index_copy_(1, self._ids, logits)
 
 
+States = tuple[int, ...]
+"""Which of a token's hidden states: k for the residual stream after k layers, 0 for the embedding as the
+first layer gets it, n for what the final norm gets, ``NORMED`` for what that norm hands to the head."""
+
+NORMED = -1
+LAST: States = (NORMED,)
+
+
 class HiddenStates(Protocol):
     """Who keeps the states of the tokens that it has cached."""
 
     @property
     def length(self) -> int: ...
 
-    def features(self, start: int, end: int) -> Tensor:
-        """[end - start, hidden] after the final norm, of the cached tokens from ``start`` on."""
+    def features(self, start: int, end: int, states: States = LAST) -> Tensor:
+        """[end - start, states x hidden] beside each other, of the cached tokens from ``start`` on; a view
+        where it can be."""
         ...
+
+
+def columns_of(kept: States, states: States, rows: Tensor) -> Tensor:
+    """[n, states x hidden] of rows [n, kept x hidden]; a view where they are all of them, or one."""
+    if states == kept:
+        return rows
+    width = rows.shape[1] // len(kept)
+    parts = [rows.narrow(1, kept.index(state) * width, width) for state in states]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def roomy(held: int, wanted: int) -> int:
@@ -81,20 +99,28 @@ def roomy(held: int, wanted: int) -> int:
 
 
 class FeatureRows:
-    """Rows by position, in a buffer with room to grow; like a cache, it is rolled back by writing earlier."""
+    """Rows by position, in a buffer with room to grow; like a cache, it is rolled back by writing earlier.
 
-    def __init__(self) -> None:
+    Attributes:
+        states: which hidden states of a token a row has, beside each other.
+    """
+
+    def __init__(self, states: States = LAST) -> None:
+        assert states, "no states"
+        self.states = states
         self._rows = torch.empty(0, 0)
 
-    def write(self, start: int, rows: Tensor) -> None:
-        """Put rows [n, hidden] at ``start`` and after it."""
-        end = start + len(rows)
+    def write(self, start: int, parts: Sequence[Tensor]) -> None:
+        """Put a part [n, hidden] for each of the states at ``start`` and after it."""
+        n, width = parts[0].shape
+        end = start + n
         if end > len(self._rows):
-            grown = rows.new_empty(roomy(start, end), rows.shape[1])
+            grown = parts[0].new_empty(roomy(start, end), width * len(self.states))
             if start:
                 grown[:start] = self._rows[:start]
             self._rows = grown
-        self._rows.narrow(0, start, len(rows)).copy_(rows)
+        for place, part in enumerate(parts):
+            self._rows.narrow(0, start, n).narrow(1, place * width, width).copy_(part)
 
     def move(self, start: int, columns: Tensor) -> None:
         """Move rows to ``start`` and after it."""
@@ -102,9 +128,9 @@ class FeatureRows:
             return
         self._rows.narrow(0, start, len(columns)).copy_(self._rows.index_select(0, columns))
 
-    def read(self, start: int, end: int) -> Tensor:
-        """[end - start, hidden]; a view."""
-        return self._rows.narrow(0, start, end - start)
+    def read(self, start: int, end: int, states: States) -> Tensor:
+        """See ``HiddenStates.features``."""
+        return columns_of(self.states, states, self._rows.narrow(0, start, end - start))
 
 
 class CausalLM(ABC):
@@ -212,17 +238,26 @@ class CausalLM(ABC):
         """The same model with its own KV cache; weights are shared."""
 
     @abstractmethod
-    def with_features(self, flag: str) -> CausalLM:
-        """Return the same model, with its own KV cache, that also keeps its last hidden states."""
+    def with_features(self, flag: str, states: States = LAST) -> CausalLM:
+        """Return the same model, with its own KV cache, that also keeps hidden states of every token.
 
-    def features(self, start: int, end: int) -> Tensor:
-        """See ``HiddenStates.features``; only for a model made by ``with_features``."""
+        Raises:
+            UsageError: its forward does not show them, or there is no such state.
+        """
+
+    def features(self, start: int, end: int, states: States = LAST) -> Tensor:
+        """See ``HiddenStates.features``; only for a model made by ``with_features`` with these states."""
         assert self._features is not None, "made by with_features"
-        return self._features.read(start, end)
+        return self._features.read(start, end, states)
 
     @property
     def keeps_features(self) -> bool:
         return self._features is not None
+
+    @property
+    def kept_states(self) -> States:
+        """Which states ``features`` can give; empty where none are kept."""
+        return () if self._features is None else self._features.states
 
     @abstractmethod
     def embedding_fingerprint(self) -> str:
@@ -244,6 +279,13 @@ class CausalLM(ABC):
     @abstractmethod
     def truncated(self, layers: int, flag: str) -> CausalLM:
         """The first layers under the model's own final norm and head, with its own KV cache."""
+
+    def _require_kept(self, states: States, flag: str) -> None:
+        """Refuse states that are none of this model's."""
+        beyond = [state for state in states if not NORMED <= state <= self.layers]
+        if beyond:
+            why = f"there is no state after {beyond[0]} layers in a target of {self.layers}."
+            raise UsageError(why, flag=flag, remedy="Choose the target that the head was made for.")
 
     def _require_layers(self, layers: int, flag: str) -> None:
         if not 1 <= layers <= self.layers:

@@ -90,6 +90,14 @@ class StoredWeights(ABC):
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
         """Write rows ``ids`` [k] of a matrix [m, n] into ``out`` [k, n], in float32."""
 
+    def reads(self, name: str) -> bool:
+        """Return whether ``read`` reads a tensor: whether it is there, and has a floating type."""
+        return name in self
+
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        """Return a tensor of whole numbers, or of truth values as 0 and 1."""
+        raise KeyError(name)
+
 
 class LoadedWeights(StoredWeights):
     """The weights of a model that torch has built."""
@@ -149,6 +157,16 @@ class Checkpoint(StoredWeights):
             stored.take(ids, 0, out)
         else:
             out[:] = _widened(stored[ids])
+
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        from safetensors import safe_open
+
+        with safe_open(self.tensors[name].file, framework="numpy") as file:
+            stored = file.get_tensor(name)
+        if stored.dtype.kind not in "iub":
+            raise ValueError(f"{name} has the type {stored.dtype}, and not whole numbers")
+        numbers: npt.NDArray[np.int64] = stored.astype(np.int64)
+        return numbers
 
     def _read_header(self, file: Path) -> None:
         from safetensors import safe_open

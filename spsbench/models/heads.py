@@ -17,15 +17,23 @@ from torch.nn.functional import linear, silu
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
-from spsbench.models.causal_lm import CausalLM, VocabularyRows, text_config
+from spsbench.models.causal_lm import LAST, CausalLM, States, VocabularyRows, text_config
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
-from spsbench.models.kinds import EAGLE, EAGLE3, MEDUSA
+from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
 from spsbench.models.onnx_stages import run_bound
 from spsbench.models.rewind import RewindCache
-from spsbench.models.speculators import HEAD, INPUT_NORMS, NORM, OWN_EMBEDDING, WideLayer
+from spsbench.models.speculators import (
+    FC,
+    HEAD,
+    MASK_HIDDEN,
+    OWN_EMBEDDING,
+    WHOLE_NORM,
+    eagle3_body,
+    norm_of_state,
+)
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
@@ -35,7 +43,12 @@ class HeadChain(ABC):
 
     Entry t reads the embedding of token t+1 and feature t, and predicts feature t+1: its logits are of token
     t+2.
+
+    Attributes:
+        reads: which states of the target its features are.
     """
+
+    reads: States = LAST
 
     @property
     @abstractmethod
@@ -145,31 +158,54 @@ class TorchChain(HeadChain):
 
 
 class Eagle3Chain(TorchChain):
-    """A head in the format of ``speculators``, by torch over either backend: see ``WideLayer``."""
+    """An EAGLE-3 head, whoever wrote it, by torch over either backend: see ``WideLayer``.
+
+    Its features are the target's states beside each other, as they are between layers; ``combined`` has its
+    norms and ``fc``.
+    """
 
     def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
         count, width = target.embedding_shape
+        self.reads = draft.states_of(target.layers)
         self._stored: StoredWeights | None = None
-        if isinstance(target, OnnxLM):
-            self._stored = target.stored
-            weight = torch.from_numpy(target.stored.read(f"model.{NORM}").copy())
-        else:
-            weight = target.model.get_decoder().norm.weight.to(target.device)
-            self._table = target.model.get_input_embeddings().weight
         if OWN_EMBEDDING in draft.stored:
-            self._stored, self._table = None, _read(draft, OWN_EMBEDDING, (count, width), target)
-        # Features carry the weight of the target's norm, not of the head's.
-        name = next((name for name in INPUT_NORMS if name in draft.stored), INPUT_NORMS[0])
-        norm = _read(draft, name, (width,), target)
-        self._fc = _read(draft, "fc.weight", (width, width), target) * (norm / weight)
-        self._body = _body(draft, target)
-        if not self._body.config.norm_output:
+            own = draft.stored.shape(OWN_EMBEDDING)
+            self._table = _read(draft, OWN_EMBEDDING, own, target)
+        elif isinstance(target, OnnxLM):
+            self._stored = target.stored
+        else:
+            self._table = target.model.get_input_embeddings().weight
+        self._fc = _read(draft, FC, draft.stored.shape(FC), target)
+        self._body = eagle3_body(layer_config(draft), draft.convention("residual") == POST, target.dtype)
+        names = [name for name in self._body.state_dict() if not name.startswith("embed_tokens")]
+        state = {name: _read(draft, name, draft.stored.shape(name), target) for name in names}
+        self._body.load_state_dict(state, strict=False)
+        self._body = self._body.to(target.device).eval()
+        self._input_norms = self._norms_before(draft, target, width)
+        if draft.kind == PEAGLE or draft.convention("recycle") != POST:
             self._norm, self._body.norm = self._body.norm, nn.Identity()
         self._score = _OutputHead(draft, target)
         self._target = target
         self._clear_cache()
 
+    def _norms_before(self, draft: TrainedDraft, target: CausalLM, width: int) -> list[nn.Module]:
+        """Return the norms before ``fc``: none, one of all states beside each other, or one of each."""
+        names = [WHOLE_NORM] if WHOLE_NORM in draft.stored else []
+        names = names or [name for name in map(norm_of_state, range(len(self.reads))) if name in draft.stored]
+        norms = []
+        for name in names:
+            (size,) = draft.stored.shape(name)
+            norm = type(self._body.norm)(size, eps=self._body.config.rms_norm_eps)
+            norm.weight = nn.Parameter(_read(draft, name, (size,), target), requires_grad=False)
+            norms.append(norm)
+        return norms
+
     def combined(self, features: Tensor) -> Tensor:
+        if self._input_norms:
+            parts = features.chunk(len(self._input_norms), -1)
+            features = torch.cat(
+                [norm(part) for norm, part in zip(self._input_norms, parts, strict=True)], -1
+            )
         return linear(features, self._fc)
 
     def _inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
@@ -178,6 +214,30 @@ class Eagle3Chain(TorchChain):
         embedded = np.zeros(features.shape, np.float32)
         self._stored.rows(EMBEDDING, tokens.numpy(), embedded)
         return torch.cat([torch.from_numpy(embedded), features], dim=-1)
+
+
+class PEagleChain(Eagle3Chain):
+    """A P-EAGLE head: places whose token is not known yet read a mask token and a learned state instead."""
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
+        super().__init__(draft, target, bits)
+        self._mask = torch.tensor([draft.extra["mask_token_id"]], device=target.device)
+        hidden = _read(draft, MASK_HIDDEN, draft.stored.shape(MASK_HIDDEN), target)
+        self._masked = self.combined(hidden.view(1, -1))
+
+    def ahead(self, tokens: Tensor, features: Tensor, places: int) -> Tensor:
+        """Append entries, and score the places after them in the same forward; see ``extend``.
+
+        Returns:
+            [places, V] logits of the token after the last one and of those behind that. The places after the
+            first are no entries: they are forgotten.
+        """
+        length = self.length + len(tokens)
+        tokens = torch.cat([tokens, self._mask.expand(places - 1)])
+        features = torch.cat([features, self._masked.expand(places - 1, -1)])
+        states = self._states(self._inputs(tokens, features))[-places:]
+        self.rollback(length)
+        return self._score(self._norm(states))
 
 
 class TorchHeads:
@@ -198,6 +258,40 @@ class TorchHeads:
         return int(self._weight.nbytes + self._bias.nbytes + self._score.nbytes)
 
 
+class OwnHeads:
+    """Medusa heads as their authors write them, each under an output head of its own; by torch."""
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
+        self.count, blocks = draft.heads, int(draft.extra["blocks"])
+        width, size = draft.target.hidden, draft.target.vocab_size
+        self._used = target.vocab_size
+        self._blocks = [
+            [
+                (
+                    _read(draft, f"{head}.{block}.linear.weight", (width, width), target),
+                    _read(draft, f"{head}.{block}.linear.bias", (width,), target),
+                )
+                for block in range(blocks)
+            ]
+            for head in range(self.count)
+        ]
+        names = [f"{head}.{blocks}.weight" for head in range(self.count)]
+        self._heads = [_read(draft, name, (size, width), target) for name in names]
+
+    def __call__(self, feature: Tensor, places: int) -> Tensor:
+        rows = []
+        for blocks, head in zip(self._blocks[:places], self._heads[:places], strict=True):
+            state = feature
+            for weight, bias in blocks:
+                state = state + silu(linear(state, weight, bias))
+            rows.append(linear(state, head))
+        return torch.cat(rows)[:, : self._used]
+
+    def forward_bytes(self) -> int:
+        layers = sum(part.nbytes for blocks in self._blocks for block in blocks for part in block)
+        return int(layers + sum(head.nbytes for head in self._heads))
+
+
 class _OutputHead:
     """Some rows of an output head, the target's or its own, and their logits among those of all tokens."""
 
@@ -205,10 +299,11 @@ class _OutputHead:
         size = target.vocab_size
         ids = torch.from_numpy(draft.ids_below(size)).to(target.device)
         self._spread = VocabularyRows(ids, size)
-        if draft.kind == EAGLE3:
-            count, width = target.embedding_shape
-            rows = count if draft.vocabulary is None else len(draft.vocabulary)
-            self._weight = _read(draft, HEAD, (rows, width), target)[: len(ids)]
+        if draft.kind in (EAGLE3, PEAGLE):
+            weight = _read(draft, HEAD, draft.stored.shape(HEAD), target)
+            if draft.vocabulary is not None:  # rows in the order of their tokens
+                weight = weight[torch.from_numpy(np.argsort(draft.vocabulary)).to(weight.device)]
+            self._weight = weight[: len(ids)]
             self._bias, self._scale = None, 1.0
             return
         head = target.model.get_output_embeddings()
@@ -238,14 +333,10 @@ def _require_stored(draft: TrainedDraft, config: Any) -> None:
 
     with torch.device("meta"):
         layer = AutoModel.from_config(config).layers[0]
-    is_wide = draft.kind == EAGLE3  # its attention reads an embedding beside a state
-    prefix = "layers.0." if is_wide else "model.layers.0."
     for name, part in layer.state_dict().items():
-        due = tuple(part.shape)
-        if is_wide and name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
-            due = (due[0], 2 * due[1])
-        if (there := draft.stored.shape(f"{prefix}{name}")) != due:
-            raise ValueError(f"{prefix}{name} has the shape {there}, not {due}")
+        name, due = f"model.layers.0.{name}", tuple(part.shape)
+        if (there := draft.stored.shape(name)) != due:
+            raise ValueError(f"{name} has the shape {there}, not {due}")
 
 
 def _body(draft: TrainedDraft, target: CausalLM) -> Any:
@@ -265,12 +356,8 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
         )
     _require_stored(draft, config)
     body = AutoModel.from_config(config, dtype=target.dtype)
-    prefix = "model."
-    if draft.kind == EAGLE3:
-        body.layers[0] = WideLayer(body.layers[0], config.norm_before_residual)
-        prefix = ""
     state = {
-        name: _read(draft, f"{prefix}{name}", tuple(part.shape), target)
+        name: _read(draft, f"model.{name}", tuple(part.shape), target)
         for name, part in body.state_dict().items()
         if not name.startswith("embed_tokens")
     }
@@ -291,7 +378,7 @@ class OnnxChain(HeadChain):
     def _clear_cache(self) -> None:
         width = 2 * self._plan.hidden
         self._forward = OnnxForward(
-            self._session, self._plan, width=width, features=True, wide=lambda: self._session
+            self._session, self._plan, width=width, states=LAST, wide=lambda: self._session
         )
         self._length = 0
 
@@ -317,8 +404,7 @@ class OnnxChain(HeadChain):
 
         logits = self._forward(embed, self._length, n, last, branches)
         self._length += n
-        assert self._forward.features is not None
-        return self._spread(logits), self._forward.features
+        return self._spread(logits), self._forward.features[0]
 
     def rollback(self, length: int) -> None:
         self._length = min(self._length, length)
@@ -404,13 +490,20 @@ class _MedusaBuilder(Builder):
 _CLASSES: dict[str, tuple[Any, Any]] = {
     EAGLE: (OnnxChain, TorchChain),
     EAGLE3: (Eagle3Chain, Eagle3Chain),
+    PEAGLE: (PEagleChain, PEagleChain),
     MEDUSA: (OnnxHeads, TorchHeads),
 }
+"""By kind, over ONNX Runtime and over torch."""
+
+
+def _classes_of(draft: TrainedDraft) -> tuple[Any, Any]:
+    is_own = draft.kind == MEDUSA and draft.writer == AUTHORS
+    return (OwnHeads, OwnHeads) if is_own else _CLASSES[draft.kind]
 
 
 def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> HeadChain:
     """Load an EAGLE head over its target's backend; heads of one target share their weights in memory."""
-    assert draft.kind in (EAGLE, EAGLE3)
+    assert draft.kind in (EAGLE, EAGLE3, PEAGLE)
     chain: HeadChain = _attached(draft, target, bits, flag)
     return chain.fresh()
 
@@ -428,14 +521,15 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
         raise UsageError(f"bits={bits} is not valid.", flag=flag, remedy="Give bits=8 or bits=4, or none.")
     count, hidden = target.embedding_shape
     draft.require_target(hidden, count, target.embedding_fingerprint(), flag)
-    key = (str(draft.folder.resolve()), bits)
+    draft.require_layers(target.layers, flag)
+    key = (str(draft.folder.resolve()), bits, draft.conventions)
     if key in target.attached:
         return target.attached[key]
-    over_onnx, over_torch = _CLASSES[draft.kind]
+    over_onnx, over_torch = _classes_of(draft)
     if bits and (over_onnx is over_torch or not isinstance(target, OnnxLM)):
         raise UsageError(
-            f"bits={bits} rounds eagle and medusa heads over onnxruntime; this is {draft.kind} over"
-            f" {target.backend}.",
+            f"bits={bits} rounds eagle and medusa heads of spsbench distill over onnxruntime; this is"
+            f" {draft.kind} over {target.backend}.",
             flag=flag,
             remedy="Leave it out.",
         )

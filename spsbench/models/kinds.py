@@ -1,13 +1,42 @@
-"""What a folder with ``draft.json`` holds."""
+"""What a folder with a trained draft holds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 EAGLE, MEDUSA, MODEL = KINDS = ("eagle", "medusa", "model")
+"""Of folders with ``draft.json``."""
 
-EAGLE3 = "eagle3"
-"""Of folders in the format of ``speculators``."""
+EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK, XPRESS, MTP, ASSISTANT = PUBLISHED = (
+    "eagle3",
+    "peagle",
+    "dflash",
+    "dflash2",
+    "dspark",
+    "xpress",
+    "mtp",
+    "assistant",
+)
+"""Of folders that others publish: in the format of ``speculators``, or in that of their authors."""
+
+READ_LAYERS = frozenset({EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK, XPRESS})
+"""Kinds that read the target's states after some of its layers."""
+
+SPSBENCH, SPECULATORS, AUTHORS = WRITERS = ("spsbench", "speculators", "authors")
+"""Whose layout a folder has."""
+
+AFTER, OUTPUT, PRE, POST = "after", "output", "pre", "post"
+
+CONVENTIONS = {"ids": (AFTER, OUTPUT), "recycle": (PRE, POST), "residual": (PRE, POST)}
+"""What engines read differently in the same folder, and how each can be read; options of the drafter.
+
+``ids``: an id k is the state after k layers, or the output of the layer with index k, which is state k + 1.
+``recycle``: what a head reads of itself, before or after its final norm. ``residual``: whether the attention of
+an EAGLE-3 layer adds to the fused state before its norm, or after.
+"""
+
+AS_WRITTEN = "as-written"
+"""What a convention is unless it is asked for: as the folder, or who wrote it, says."""
 
 DESCRIPTION = "draft.json"
 

@@ -74,6 +74,12 @@ IR = 10
 FEATURES = "features"
 """The output with the states of all n tokens after the final norm, which the head multiplies."""
 
+
+def state_name(state: int) -> str:
+    """Return the output with the states of all n tokens after so many layers; see ``causal_lm.States``."""
+    return f"state_{state}"
+
+
 # The runtime multiplies rounded weights with activations that are rounded to 8 bits, row by row.
 _INTEGER_PRODUCTS = 4
 
@@ -86,7 +92,8 @@ class Graph:
     + n - 1), ``total`` [] (the most cached tokens + n), ``cos`` and ``sin`` [slots, head_dim / 2], and per
     layer ``key_i`` and ``value_i`` [b, kv_heads, slots, head_dim]. Outputs: ``logits`` [b, m, V],
     ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their inputs, and ``features``
-    [b, n, hidden], which costs nothing where it is not bound. With several sequences (b > 1) the runtime
+    [b, n, hidden], which costs nothing where it is not bound; ``state_k`` [b, n, hidden] of the states that
+    were asked for. With several sequences (b > 1) the runtime
     takes n = 1 alone.
 
     A graph of B sequences takes more: ``hidden`` [1, B n, hidden] and ``rows`` go through them sequence after
@@ -109,12 +116,16 @@ def build_graph(
     bits: int | None = None,
     batch: int | None = None,
     ways: Ways = "fused",
+    states: Sequence[int] = (),
 ) -> Graph:
     """Build the graph of a model, for B sequences with fused attention if ``batch`` is given.
 
     8 or 4 bits round matrices, see ``rounded``. With 4 the head has 8: its errors are the logits'.
+
+    Args:
+        states: after how many layers the residual stream is an output too.
     """
-    return Builder(blueprint, stored, bits, batch, ways).graph()
+    return Builder(blueprint, stored, bits, batch, ways, states).graph()
 
 
 def external(name: str, array: npt.NDArray[Any]) -> TensorProto:
@@ -135,7 +146,9 @@ class Builder:
         bits: int | None,
         batch: int | None = None,
         ways: Ways = "fused",
+        states: Sequence[int] = (),
     ) -> None:
+        self._shown = states
         self._plan = blueprint
         self._stored = stored
         self._bits = bits
@@ -159,9 +172,17 @@ class Builder:
         for number in range(plan.layers):
             prefix = f"model.layers.{number}."
             first, second = (f"{prefix}{name}.weight" for name in plan.family.norm)
+            self._show(number, state, added)
             state, added = self._block(state, added, first, lambda x, i=number: self._attention(x, i))
             state, added = self._block(state, added, second, lambda x, p=prefix: self._feed_forward(x, p))
+        self._show(plan.layers, state, added)
         return self._normed(state, added, "model.norm.weight", FEATURES)[1]
+
+    def _show(self, layers: int, state: str, added: str) -> None:
+        """Make the residual stream after so many layers an output, where it is one."""
+        if layers in self._shown:
+            kind, parts = ("Add", [state, added]) if added else ("Identity", [state])
+            self._node(kind, parts, [state_name(layers)])
 
     def _score(self, states: str) -> None:
         wanted = self._node("Gather", [states, "rows"], axis=1)
@@ -483,6 +504,7 @@ class Builder:
         outputs = [
             value("logits", floats, [several, "wanted", plan.vocab_size]),
             value(FEATURES, floats, [several, "n", plan.hidden]),
+            *(value(state_name(state), floats, [several, "n", plan.hidden]) for state in self._shown),
             *(value(f"new_{name}", floats, slots) for name in caches),
         ]
         return inputs, outputs

@@ -18,11 +18,11 @@ from spsbench.base.records import SamplingParams
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.decode.stages import Propose, Unstaged, Verify
 from spsbench.models.blueprint import Blueprint, blueprint_of
-from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
+from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches, Columns
-from spsbench.models.onnx_graph import FEATURES, Graph, build_graph
+from spsbench.models.onnx_graph import FEATURES, Graph, build_graph, state_name
 from spsbench.models.onnx_stages import (
     MOST_BYTES,
     Cut,
@@ -78,8 +78,8 @@ LONG, SEVERAL = 512, 2
 """From so many cached tokens and rows on matrix products are the faster attention; see docs/adr/0016."""
 
 
-Bound = tuple[Any, Floats, Tensor, Tensor | None, "_Placed | None"]
-"""A shape's binding, its [n, width] embeddings, [last, V] logits, [n, hidden] features if asked for, and
+Bound = tuple[Any, Floats, Tensor, list[Tensor], "_Placed | None"]
+"""A shape's binding, its [n, width] embeddings, [last, V] logits, [n, hidden] of each state that is kept, and
 what dense attention reads."""
 
 
@@ -128,14 +128,14 @@ class OnnxForward:
     Args:
         width: of the embeddings, if not the model's.
         memory: keys and values of ``slots`` tokens with the rotary tables; allocated as needed if not given.
+        states: which hidden states are kept of a forward; see ``causal_lm.States``.
         wide: gives the session of dense attention, which trees take; None where there is none.
         blocks: blocks over a long context take it too.
 
     Attributes:
         memory: see the argument.
         caches: [2 layers, 1, kv_heads, slots, head_dim] the keys and values in it, if it was allocated here.
-        features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
-            they are not kept.
+        features: [n, hidden] of each state of the last forward, overwritten by the next one of the same shape.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class OnnxForward:
         session: InferenceSession,
         blueprint: Blueprint,
         width: int = 0,
-        features: bool = False,
+        states: States = (),
         memory: Mapping[str, Any] | None = None,
         slots: int = 0,
         wide: Callable[[], InferenceSession] | None = None,
@@ -154,8 +154,8 @@ class OnnxForward:
         self._wide = wide
         self._blocks = blocks
         self._width = width or blueprint.hidden
-        self._keeps_features = features
-        self.features: Tensor | None = None
+        self._states = states
+        self.features: list[Tensor] = []
         self.memory = dict(memory or {})
         self._slots = slots
         self._crossed: dict[str, Any] = {}
@@ -227,11 +227,12 @@ class OnnxForward:
         inputs = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
         inputs = taken_by(session, inputs, self._plan, placed)
         outputs = {"logits": np.zeros((1, last, self._plan.vocab_size), np.float32)}
-        if self._keeps_features:
-            outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
+        for state in self._states:
+            name = FEATURES if state == NORMED else state_name(state)
+            outputs[name] = np.zeros((1, n, self._plan.hidden), np.float32)
         binding = bind(session, inputs, self.memory | self._crossed, outputs)
         logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
-        bound = (binding, hidden[0], logits, features[0] if features else None, placed)
+        bound = (binding, hidden[0], logits, features, placed)
         if n <= _MOST_ROWS_KEPT:
             self._bound[n, last, dense] = bound
         return bound
@@ -348,7 +349,6 @@ class OnnxModel(CausalLM):
         n, start = tokens.shape[0], self._length
         logits = self._forward(lambda out: self.embed(tokens, out), start, n, last, branches)
         if self._features is not None:
-            assert self._forward.features is not None
             self._features.write(start, self._forward.features)
         self._length = start + n
         return self.all_logits(logits, self._spread)
@@ -399,8 +399,8 @@ class OnnxModel(CausalLM):
         other._length, other._features, other._spread = 0, None, other.new_spread()
         return other
 
-    def _new_forward(self, features: bool = False) -> OnnxForward:
-        return OnnxForward(self.session, self.plan, features=features, wide=self.wide, blocks=self.large)
+    def _new_forward(self) -> OnnxForward:
+        return OnnxForward(self.session, self.plan, wide=self.wide, blocks=self.large)
 
     def embed(self, tokens: Tensor, out: Floats) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
@@ -464,6 +464,7 @@ class OnnxLM(OnnxModel):
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
         self._programs: dict[tuple[Cut, bool], InferenceSession | Unstaged] = {}
         self._stages: dict[Hashable, Any] = {}
+        self._sessions: dict[States, InferenceSession] = {}
 
     def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | Unstaged:
         """See ``decode.stages.Staged``."""
@@ -521,11 +522,27 @@ class OnnxLM(OnnxModel):
         other._stages = {}
         return other
 
-    def with_features(self, flag: str) -> OnnxLM:
+    def with_features(self, flag: str, states: States = LAST) -> OnnxLM:
+        self._require_kept(states, flag)
         other = self.twin()
-        other._forward = other._new_forward(features=True)
-        other._features = FeatureRows()
+        session, wide = self.session, self.wide
+        raw = tuple(sorted({state for state in states if state != NORMED}))
+        if raw:
+            session = self._showing(raw)
+            wide = lambda: session  # noqa: E731 - it has both ways of attention
+        other._forward = OnnxForward(session, self.plan, states=states, wide=wide, blocks=self.large)
+        other._features = FeatureRows(states)
         return other
+
+    def _showing(self, states: States) -> InferenceSession:
+        """Return a session whose graph gives these states too; its weights are in memory once more.
+
+        As outputs of the one graph they would be kept in every forward, whoever asked.
+        """
+        if states not in self._sessions:
+            graph = build_graph(self.plan, self.stored, self.bits, ways="both", states=states)
+            self._sessions[states] = session_of(graph, self.threads)[0]
+        return self._sessions[states]
 
     def embedding_fingerprint(self) -> str:
         return embedding_fingerprint(self.stored)

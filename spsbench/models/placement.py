@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.files import read_file
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
-from spsbench.models.causal_lm import skeleton
+from spsbench.models.causal_lm import LAST, States, skeleton
 from spsbench.models.choices import Choices
 from spsbench.models.memory import DTYPES, Weights, available_bytes
 from spsbench.models.quantised import EXTRA, packed_bytes
@@ -179,7 +179,7 @@ class PlacedLM(TorchLM):
         rows = super().score_in_blocks(tokens, first, blocks, choices)
         return None if rows is None else (row.to(self.device) for row in rows)
 
-    def with_features(self, flag: str) -> NoReturn:
+    def with_features(self, flag: str, states: States = LAST) -> NoReturn:
         raise UsageError(
             "a drafter that reads layers, states or the embedding of its target needs it on one device.",
             flag=flag,

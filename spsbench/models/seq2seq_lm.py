@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from spsbench.base.errors import UsageError
 from spsbench.models.blueprint import Blueprint, T5Plan, t5_plan
-from spsbench.models.causal_lm import CausalLM, decoder_layers
+from spsbench.models.causal_lm import LAST, CausalLM, States, decoder_layers
 from spsbench.models.checkpoint import Floats, StoredWeights
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches
@@ -82,7 +82,7 @@ class EncoderDecoder(CausalLM):
     def restore(self, length: int) -> None:
         raise ValueError("the source is read as a whole")
 
-    def with_features(self, flag: str) -> NoReturn:
+    def with_features(self, flag: str, states: States = LAST) -> NoReturn:
         why = "layers and states of an encoder-decoder cannot be used by a drafter."
         raise UsageError(why, flag=flag, remedy="Draft with a model, lookup, suffix or ngram.")
 

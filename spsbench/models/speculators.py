@@ -1,46 +1,45 @@
-"""Heads in the format of the ``speculators`` package: EAGLE-3's layer over the target's last state.
+"""Folders in the format of the ``speculators`` package, and EAGLE-3's layer as it and the authors have it.
 
-An EAGLE-3 head (Li et al. 2025) takes the states after some layers of its target through a norm and ``fc``.
-Where that is the last layer alone, the normed state is what a target keeps here, up to the norm's weight.
-Heads on several layers, and the format's other algorithms, read what is not kept.
+An EAGLE-3 head (Li et al. 2025) takes the states after some layers of its target through ``fc``, with norms
+before it or without. Its first layer reads the embedding of the next token beside that, and layers after it are
+ordinary. P-EAGLE has the same layers, and a learned state for places whose token is not known yet.
 """
 
 from __future__ import annotations
 
 import copy
-import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spsbench.base.errors import UnavailableError, UsageError, as_typed
-from spsbench.models.checkpoint import Checkpoint
-from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import EAGLE3, is_trained
-from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
-from spsbench.models.trained import (
-    MadeFor,
-    TrainedDraft,
-    read_settings,
-    read_vocabulary,
-    require_consistent,
-    require_vocabulary,
-)
+from spsbench.base.errors import as_typed
+from spsbench.models.kinds import AFTER, EAGLE3, PEAGLE, POST, PRE, SPECULATORS, XPRESS
+from spsbench.models.published import CONFIG as CONFIG
+from spsbench.models.published import D2T as D2T
+from spsbench.models.published import T2D as T2D
+from spsbench.models.published import Published, Shape
+from spsbench.models.trained import Convention, MadeFor, TrainedDraft, config_of_layers
 
-CONFIG = "config.json"
 LAYER = "transformer_layer_config"
 READS = "eagle_aux_hidden_state_layer_ids"
-D2T = "d2t"
-T2D = "t2d"
-HEAD = "lm_head.weight"
-OWN_EMBEDDING = "embed_tokens.weight"
-NORM = "norm.weight"
-INPUT_NORMS = ("input_norm.weight", "fc_norm.0.weight")
+TYPE = "speculators_model_type"
+FC, HEAD, OWN_EMBEDDING, NORM = "fc.weight", "lm_head.weight", "embed_tokens.weight", "norm.weight"
+WHOLE_NORM = "input_norm.weight"
+"""``norm_before_fc``: one norm over all states beside each other."""
+MASK_HIDDEN = "mask_hidden"
 FINGERPRINT = "verifier_embedding"
 """Of our own: ``embedding_fingerprint`` of the target."""
+
+LAYER_TYPES = ("llama", "qwen3")
+_VERIFIERS = ("verifier_norm.weight", "verifier_lm_head.weight")
+"""Of training: the target's, which nothing reads."""
+
+
+def norm_of_state(number: int) -> str:
+    """Return the tensor of ``fc_norm``: a norm for each state."""
+    return f"fc_norm.{number}.weight"
 
 
 class WideLayer(nn.Module):
@@ -70,66 +69,191 @@ class WideLayer(nn.Module):
         return output
 
 
-def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
-    """Read such a folder; None where there is no configuration of that format."""
-    if is_trained(folder) or not os.path.lexists(folder / CONFIG):
+def eagle3_body(config: Any, before_residual: bool, dtype: torch.dtype | None = None) -> Any:
+    """Build the layers and the norm of an EAGLE-3 head, as transformers computes them.
+
+    Args:
+        config: Hugging Face's, of the layers; no embedding is built.
+    """
+    from transformers import AutoModel
+
+    config = copy.deepcopy(config)
+    # The layers get states, not tokens: one empty row of embedding is enough.
+    config.vocab_size, config.pad_token_id = 1, None
+    body = AutoModel.from_config(config, dtype=dtype or torch.float32)
+    body.layers[0] = WideLayer(body.layers[0], before_residual)
+    return body
+
+
+def read_speculators(published: Published) -> TrainedDraft | None:
+    """Read a folder in the format of ``speculators``; None of any other."""
+    kind = published.config.get(TYPE)
+    if kind is None:
         return None
-    require_ordinary_files(folder, str(folder), flag)
-    config = read_settings(folder / CONFIG, flag)
-    if (kind := config.get("speculators_model_type")) is None:
-        return None
-    require_bounded_config(config, str(folder), flag)
-    layer, reads = config.get(LAYER), config.get(READS)
-    layer = layer if isinstance(layer, dict) else {}
-    norms = config.get("norm_before_fc") or config.get("fc_norm")
-    model_type = layer.get("model_type")
+    if kind in (EAGLE3, PEAGLE):
+        return _read_eagle3(published, kind)
+    if kind == XPRESS:
+        return _read_xpress(published)
+    published.refuse(
+        f"has {TYPE} {as_typed(kind)}; what runs here is {EAGLE3} or {PEAGLE}", "Choose another drafter."
+    )
+
+
+def layer_settings(published: Published) -> Mapping[str, Any]:
+    """Return the configuration of a folder's decoder layers."""
+    layer = published.config.get(LAYER)
+    if not isinstance(layer, dict):
+        published.damaged(f"has no {LAYER} in its {CONFIG}")
+    return layer
+
+
+def verifier_of(published: Published, hidden: int, vocab_size: int) -> MadeFor:
+    """Return the target that a folder names."""
+    told = published.config.get("speculators_config")
+    verifier = told.get("verifier") if isinstance(told, dict) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    if not name:
+        published.damaged(f"names no verifier in its {CONFIG}")
+    return MadeFor(str(name), hidden, vocab_size, str(published.config.get(FINGERPRINT, "")))
+
+
+def _read_eagle3(published: Published, kind: str) -> TrainedDraft:
+    config, layer = published.config, layer_settings(published)
+    hidden, vocab_size = published.number("hidden_size", layer), published.number("vocab_size", layer)
     wide = config.get("target_hidden_size")
-    for field, value, fits, runs in (
-        ("speculators_model_type", kind, kind == EAGLE3, EAGLE3),
-        (READS, reads, isinstance(reads, list) and len(reads) == 1, "one id, the number of layers"),
-        ("norm_before_fc", norms, norms is True, "true, or fc_norm"),
-        (f"{LAYER}.model_type", model_type, model_type in ("llama", "qwen3"), "llama or qwen3"),
-        ("target_hidden_size", wide, wide in (None, layer.get("hidden_size")), "the layer's"),
-    ):
-        if not fits:
-            raise UsageError(
-                f"{folder} has {field} {as_typed(value)}; what runs here is {runs}.",
-                flag=flag,
-                remedy="Train a head by spsbench distill --kind eagle3.",
-            )
+    target = verifier_of(
+        published, hidden if wide is None else published.number("target_hidden_size"), vocab_size
+    )
+    if config.get("norm_before_fc") and config.get("fc_norm"):
+        published.damaged(f"has both norm_before_fc and fc_norm in its {CONFIG}, which exclude each other")
+    reads = published.numbers(READS)
+    said = "norm_before_residual" in config
+    conventions = [
+        Convention("ids", AFTER, "speculators counts the layers before a state"),
+        Convention(
+            "residual",
+            POST if config.get("norm_before_residual") else PRE,
+            f"norm_before_residual in {CONFIG}"
+            if said
+            else "speculators' default; vLLM takes post for eagle3",
+            said,
+        ),
+    ]
+    if kind == EAGLE3:
+        recycled = POST if config.get("norm_output") else PRE
+        conventions.append(
+            Convention("recycle", recycled, f"norm_output of {CONFIG}, false where it is missing")
+        )
+    norms: dict[str, Shape] = {}
+    if config.get("norm_before_fc"):
+        norms[WHOLE_NORM] = (_count(reads) * target.hidden,)
+    if config.get("fc_norm"):
+        norms = {norm_of_state(number): (target.hidden,) for number in range(_count(reads))}
+    extra: dict[str, Any] = {}
+    if kind == PEAGLE:
+        norms[MASK_HIDDEN] = (1, 1, _count(reads) * target.hidden)
+        norms[OWN_EMBEDDING] = (vocab_size, hidden)
+        extra["mask_token_id"] = published.number("mask_token_id", least=0)
+        if extra["mask_token_id"] >= vocab_size:
+            published.damaged(f"has the mask_token_id {extra['mask_token_id']} of {vocab_size} tokens")
+    rows = published.number("draft_vocab_size")
+    return eagle3_of(
+        published, kind, SPECULATORS, target, dict(layer), reads, tuple(conventions), norms, rows, extra
+    )
+
+
+def _count(reads: tuple[int, ...] | None) -> int:
+    return 3 if reads is None else len(reads)
+
+
+def eagle3_of(
+    published: Published,
+    kind: str,
+    writer: str,
+    target: MadeFor,
+    layer: dict[str, Any],
+    reads: tuple[int, ...] | None,
+    conventions: tuple[Convention, ...],
+    norms: Mapping[str, Shape],
+    rows: int,
+    extra: Mapping[str, Any],
+) -> TrainedDraft:
+    """Return an EAGLE-3 head whose tensors are held against its configuration, shape by shape.
+
+    Args:
+        layer: of its decoder layers.
+        norms: what it has before ``fc``, and of its own kind.
+        rows: of its output head.
+    """
+    kind_of_layer = layer.get("model_type")
+    if kind_of_layer not in LAYER_TYPES:
+        published.refuse(
+            f"has {LAYER}.model_type {as_typed(kind_of_layer)}; what runs here is {' or '.join(LAYER_TYPES)}",
+            "Choose another drafter.",
+        )
+    if layer.get("sliding_window") and kind_of_layer == "llama" and _slides(layer):
+        published.refuse(
+            "has sliding_attention in llama layers, which transformers lacks", "Choose another drafter."
+        )
+    layers, hidden = published.number("num_hidden_layers", layer), published.number("hidden_size", layer)
+    held = published.layer_count()
+    if held != layers:
+        published.damaged(
+            f"has {held} layers of the {layers} that num_hidden_layers in its {CONFIG} promises"
+        )
+    wanted: dict[str, Shape] = {FC: (hidden, _count(reads) * target.hidden), HEAD: (rows, hidden), **norms}
+    wanted |= _layer_shapes(published, layer)
+    if OWN_EMBEDDING in published.stored:
+        wanted[OWN_EMBEDDING] = (target.vocab_size, hidden)
+    elif hidden != target.hidden:
+        published.damaged(f"is {hidden} wide over a target of {target.hidden} and has no {OWN_EMBEDDING}")
+    published.require_tensors(wanted, (D2T, T2D, *_VERIFIERS, "*.rotary_emb.inv_freq"))
+    vocabulary, way = published.vocabulary(rows, target.vocab_size)
+    return TrainedDraft(
+        folder=published.folder,
+        kind=kind,
+        target=target,
+        config=layer,
+        stored=published.stored,
+        vocabulary=vocabulary,
+        writer=writer,
+        reads=reads,
+        conventions=conventions,
+        extra={**extra, "d2t": way} if way else extra,
+    )
+
+
+def _slides(layer: Mapping[str, Any]) -> bool:
+    types = layer.get("layer_types")
+    return isinstance(types, list) and "sliding_attention" in types
+
+
+def _layer_shapes(published: Published, layer: Mapping[str, Any]) -> dict[str, Shape]:
+    """Return the shapes of the layers' tensors and of the norm after them; nothing is allocated."""
     try:
-        hidden, vocab_size = int(layer["hidden_size"]), int(layer["vocab_size"])
-        if not (0 < hidden <= WIDEST and 0 < vocab_size <= WIDEST):
-            raise ValueError(f"hidden_size is {hidden:,}, vocab_size {vocab_size:,}")
-        name = str(config["speculators_config"]["verifier"]["name_or_path"])
-    except (KeyError, TypeError, ValueError) as fault:
-        raise UnavailableError(
-            f"the {CONFIG} of {folder} does not say all that it must: {fault}.",
-            flag=flag,
-            remedy="Name a folder in the format of the speculators package.",
-        ) from fault
-    target = MadeFor(name, hidden, vocab_size, str(config.get(FINGERPRINT, "")))
-    flags = {field: bool(config.get(field)) for field in ("norm_before_residual", "norm_output")}
-    with typed_errors(str(folder), flag):
-        stored, ids = Checkpoint(folder), None
-        if (offsets := read_vocabulary(stored, D2T, vocab_size)) is not None:
-            ids = np.arange(len(offsets)) + offsets
-            require_vocabulary(folder, ids, vocab_size, flag)
-    draft = TrainedDraft(folder, EAGLE3, target, layer | flags | {READS: reads}, 0, ids, stored)
-    require_consistent(draft, flag)
-    return draft
+        with torch.device("meta"):
+            body = eagle3_body(config_of_layers(layer), before_residual=False)
+    except Exception as fault:  # whatever transformers raises at settings that make no layer
+        published.damaged(f"has a {LAYER} that makes no layer ({next(iter(str(fault).splitlines()), '')})")
+    shapes = {name: tuple(part.shape) for name, part in body.state_dict().items()}
+    return {name: shape for name, shape in shapes.items() if not name.startswith("embed_tokens")}
 
 
-def require_last_layer(draft: TrainedDraft, config: Any, flag: str) -> None:
-    """Refuse a target whose last normed state is not what the head reads."""
-    config_of_draft = draft.config or {}
-    for field, wanted, value in (
-        (READS, config_of_draft.get(READS), [config.num_hidden_layers]),
-        ("rms_norm_eps", config_of_draft.get("rms_norm_eps"), getattr(config, "rms_norm_eps", None)),
-    ):
-        if wanted != value:
-            raise UsageError(
-                f"{draft.folder} has {field} {wanted}; the target's is {value}.",
-                flag=flag,
-                remedy="Choose the target that it was made for.",
-            )
+def _read_xpress(published: Published) -> TrainedDraft:
+    """Describe an XPress drafter, which is DFlash under a refiner that this version does not compute."""
+    layer = layer_settings(published)
+    hidden, vocab_size = published.number("hidden_size", layer), published.number("vocab_size", layer)
+    return TrainedDraft(
+        folder=published.folder,
+        kind=XPRESS,
+        target=verifier_of(published, hidden, vocab_size),
+        config=dict(layer),
+        stored=published.stored,
+        writer=SPECULATORS,
+        reads=published.numbers("aux_hidden_state_layer_ids"),
+        conventions=(Convention("ids", AFTER, "speculators counts the layers before a state"),),
+        extra={
+            name: published.config.get(name) for name in ("block_size", "xpress_rank", "num_jacobi_passes")
+        },
+        refused="its refiner settles a block by argmax in several passes, so that no row says what it drew from",
+    )

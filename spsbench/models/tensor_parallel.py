@@ -21,7 +21,7 @@ from spsbench.base.cluster import TENSOR_PARALLEL
 from spsbench.base.errors import RanksFault, SpsbenchError, UsageError
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
-from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.causal_lm import LAST, CausalLM, States, text_config
 from spsbench.models.choices import Choices
 from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
@@ -368,7 +368,7 @@ class SplitLM(TorchLM):
     def twin(self) -> NoReturn:
         self.with_features(TENSOR_PARALLEL)
 
-    def with_features(self, flag: str) -> NoReturn:
+    def with_features(self, flag: str, states: States = LAST) -> NoReturn:
         raise UsageError(
             f"the target is split over {self.ranks.size} processes, and this needs it whole.",
             flag=flag,

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 
 from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
-from spsbench.models.causal_lm import CausalLM, FeatureRows, text_config
+from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, text_config
 from spsbench.models.choices import Choices
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
@@ -134,11 +134,11 @@ class TorchLM(CausalLM):
         """Run a forward, and keep its states where they are wanted."""
         if self._features is None:
             return forward()
-        start = self.length
-        with _states(self.model) as heard:
+        start, states = self.length, self._features.states
+        with _states(self.model, states) as heard:
             logits = forward()
         # One forward, or one for each token.
-        self._features.write(start, torch.cat([states[0] for states in heard]))
+        self._features.write(start, [torch.cat(heard[state], 1)[0] for state in states])
         return logits
 
     def keep(self, start: int, columns: Tensor) -> None:
@@ -248,10 +248,11 @@ class TorchLM(CausalLM):
         other._features = None
         return other
 
-    def with_features(self, flag: str) -> Self:
+    def with_features(self, flag: str, states: States = LAST) -> Self:
+        self._require_kept(states, flag)
         other = self.twin()
-        other._features = FeatureRows()
-        _require_states(self.model, flag)
+        other._features = FeatureRows(states)
+        _require_states(self.model, states, flag)
         return other
 
     def embedding_fingerprint(self) -> str:
@@ -336,31 +337,89 @@ def _rows_of(output: Any, part: slice) -> Any:
 
 
 @contextmanager
-def _states(model: Any) -> Iterator[list[Tensor]]:
-    """Yield what the model's body hands to its head while the block lasts, [1, n, hidden] a forward.
+def _states(model: Any, states: States) -> Iterator[dict[int, list[Tensor]]]:
+    """Yield hidden states by their ids, [1, n, hidden] of each forward that runs while the block lasts.
 
-    All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone.
+    All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone. What the body hands over
+    is state ``NORMED``; state k > 0 is the output of the k-th layer, state 0 what the first one gets.
     """
-    heard: list[Tensor] = []
-    hook = body_of(model).register_forward_hook(lambda body, args, output: heard.append(output[0]))
+    heard: dict[int, list[Tensor]] = {}
+    hooks = []
+    if NORMED in states:
+        hooks.append(body_of(model).register_forward_hook(_hearing(heard, NORMED)))
+    raw = [state for state in states if state != NORMED]
+    layers = body_of(model).layers if raw else nn.ModuleList()
+    for state in raw:
+        if state:
+            hooks.append(layers[state - 1].register_forward_hook(_hearing(heard, state)))
+        else:
+            hooks.append(layers[0].register_forward_pre_hook(_entering(heard), with_kwargs=True))
     try:
         yield heard
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
-def _require_states(model: Any, flag: str) -> None:
-    """Refuse a model whose body does not hand over what its head multiplies."""
+def _hearing(heard: dict[int, list[Tensor]], state: int) -> Callable[[Any, Any, Any], None]:
+    def hear(part: Any, args: Any, output: Any) -> None:
+        heard.setdefault(state, []).append(output if isinstance(output, Tensor) else output[0])
+
+    return hear
+
+
+def _entering(heard: dict[int, list[Tensor]]) -> Callable[[Any, Any, Any], None]:
+    def hear(part: Any, args: Any, named: Any) -> None:
+        heard.setdefault(0, []).append(args[0] if args else named["hidden_states"])
+
+    return hear
+
+
+def _require_states(model: Any, states: States, flag: str) -> None:
+    """Refuse a model whose body does not hand over what its head multiplies, or its layers' states.
+
+    Layers' states are held against those that transformers itself gives for ``output_hidden_states``.
+    """
     head = model.get_output_embeddings()
     seen = list[Tensor]()
+    ids = torch.arange(3, device=model.device).unsqueeze(0)
+    raw = [state for state in states if state != NORMED]
     if head is not None and body_of(model) is not model:
         hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))
         try:
-            with torch.inference_mode(), _states(model) as heard:
-                model(input_ids=torch.arange(3, device=model.device).unsqueeze(0), use_cache=False)
+            with torch.inference_mode(), _states(model, (NORMED,)) as heard:
+                model(input_ids=ids, use_cache=False)
         finally:
             hook.remove()
-        if len(seen) == len(heard) == 1 and torch.equal(seen[0], heard[0]):
-            return
+        if len(seen) == len(heard.get(NORMED, ())) == 1 and torch.equal(seen[0], heard[NORMED][0]):
+            if not raw or _shows_layers(model, raw, ids):
+                return
+            why = f"the states between the layers of {type(model).__name__} are not accessible."
+            raise UsageError(why, flag=flag, remedy="Choose another drafter.")
     why = f"the input of the head of {type(model).__name__} is not accessible."
     raise UsageError(why, flag=flag, remedy="Choose another drafter.")
+
+
+def _shows_layers(model: Any, states: Sequence[int], ids: Tensor) -> bool:
+    """Return whether what is heard of the layers is what transformers calls their hidden states."""
+    count = text_config(model.config).num_hidden_layers
+    layers = getattr(body_of(model), "layers", None)
+    if not isinstance(layers, nn.ModuleList) or len(layers) != count:
+        return False
+    with torch.inference_mode(), _states(model, (*states, NORMED)) as heard:
+        told = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    if told is None or len(told) != count + 1 or set(heard) != {*states, NORMED}:
+        return False
+    if any(len(forwards) != 1 for forwards in heard.values()):
+        return False
+    # transformers' last one is normed already: the norm says whether ours is what it got.
+    norm = getattr(body_of(model), "norm", None)
+    for state in states:
+        if state < count:
+            same = torch.equal(heard[state][0], told[state])
+        else:
+            with torch.inference_mode():
+                same = norm is not None and torch.equal(norm(heard[state][0]), heard[NORMED][0])
+        if not same:
+            return False
+    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,9 +19,19 @@ from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
+from spsbench.models.causal_lm import LAST, States
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import DESCRIPTION, KINDS, MEDUSA, is_trained
+from spsbench.models.kinds import (
+    CONVENTIONS,
+    DESCRIPTION,
+    KINDS,
+    MEDUSA,
+    OUTPUT,
+    READ_LAYERS,
+    SPSBENCH,
+    is_trained,
+)
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
 FORMAT = 1
@@ -47,20 +57,109 @@ class MadeFor:
 
 
 @dataclass(frozen=True, slots=True)
+class Convention:
+    """How something is read that engines read differently: a wrong one loses acceptance, and nothing else.
+
+    Attributes:
+        name: as an option of the drafter, e.g. ``ids``.
+        value: one of ``CONVENTIONS[name]``.
+        because: who or what says so, e.g. ``norm_output in config.json``.
+        certain: whether that settles it; where it does not, another reading may be the trained one.
+    """
+
+    name: str
+    value: str
+    because: str
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedDraft:
+    """A drafter that was trained for one target, as its folder's configuration and tensors describe it.
+
+    Attributes:
+        folder: where it lies.
+        kind: one of ``kinds.ALL_KINDS``.
+        writer: whose layout the folder has: ``spsbench``, ``speculators``, or its ``authors``'.
+        target: what it was made for.
+        config: of its decoder layers, as Hugging Face writes it; None where it has none.
+        stored: its tensors, named as here: ``layers.{i}.*`` where another layout says otherwise.
+        vocabulary: [m] the token of each row of its output head, no two alike; None where row i is token i.
+        reads: the ids of the target's layers as written; None for what its kind reads of any target.
+        conventions: how the folder is read where engines differ.
+        heads: of ``medusa``, how many.
+        extra: what a kind has besides, by the names of its configuration.
+        refused: why it is described here and cannot run; empty where it can.
+    """
+
     folder: Path
-    kind: str  # ``eagle``, ``medusa`` or ``model``
+    kind: str
     target: MadeFor
     config: dict[str, Any] | None
-    heads: int
-    vocabulary: npt.NDArray[np.int64] | None  # [m] the token ids that it can propose, ascending; None for all
-    stored: Checkpoint
+    stored: StoredWeights
+    vocabulary: npt.NDArray[np.int64] | None = None
+    heads: int = 0
+    writer: str = SPSBENCH
+    reads: tuple[int, ...] | None = None
+    conventions: tuple[Convention, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
+
+    def convention(self, name: str) -> str:
+        """Return how something is read, one of ``CONVENTIONS[name]``."""
+        return next(each.value for each in self.conventions if each.name == name)
+
+    def read_as(self, flag: str, **values: str) -> TrainedDraft:
+        """Return the same draft read by other conventions.
+
+        Raises:
+            UsageError: it has no such convention, or there is no such reading.
+        """
+        known = {each.name: each for each in self.conventions}
+        for name, value in values.items():
+            if name not in known:
+                why = f"{self.folder} is of the kind {self.kind}, which has no choice of {name}."
+                raise UsageError(why, flag=flag, remedy=f"Leave {name}={value} out.")
+            if value not in CONVENTIONS[name]:
+                choices = " or ".join(f"{name}={choice}" for choice in CONVENTIONS[name])
+                raise UsageError(f"{name}={value} is not valid.", flag=flag, remedy=f"Give {choices}.")
+            known[name] = Convention(name, value, "asked for")
+        return replace(self, conventions=tuple(known.values()))
+
+    def states_of(self, layers: int) -> States:
+        """Return which states of a target of so many layers it reads, low to high as they are joined."""
+        if self.kind not in READ_LAYERS:
+            return LAST
+        if self.reads is None:  # the authors' default, which counts states
+            return (2, layers // 2, layers - 3)
+        shift = int(self.convention("ids") == OUTPUT)
+        return tuple(each + shift for each in self.reads)
+
+    def require_layers(self, layers: int, flag: str) -> None:
+        """Refuse a target of so few layers that a state is read of it which it does not have.
+
+        Raises:
+            UsageError: so, or its default states of such a target are no different ones.
+        """
+        if self.kind not in READ_LAYERS:
+            return
+        states = self.states_of(layers)
+        beyond = [state for state in states if not 0 <= state <= layers]
+        if not beyond and len(set(states)) == len(states):
+            return
+        which = f"the states {', '.join(map(str, states))}"
+        said = "of any target by default" if self.reads is None else f"by its ids {list(self.reads)}"
+        raise UsageError(
+            f"{self.folder} reads {which} {said}; this target has {layers} layers.",
+            flag=flag,
+            remedy="Choose the target that it was made for, or ids=after.",
+        )
 
     def ids_below(self, vocab_size: int) -> npt.NDArray[np.int64]:
         """[m] the token ids below a vocabulary's size that the draft can propose, ascending."""
         if self.vocabulary is None:
             return np.arange(vocab_size)
-        return self.vocabulary[self.vocabulary < vocab_size]
+        return np.sort(self.vocabulary[self.vocabulary < vocab_size])
 
     def require_target(self, hidden: int, vocab_size: int, embedding: str, flag: str) -> None:
         """Refuse a target that the draft was not made for."""
@@ -131,7 +230,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
         _refuse(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
     if vocabulary is not None:
         require_vocabulary(folder, vocabulary, target.vocab_size, flag)
-    draft = TrainedDraft(folder, description["kind"], target, config, heads, vocabulary, stored)
+    draft = TrainedDraft(folder, description["kind"], target, config, stored, vocabulary, heads)
     require_consistent(draft, flag)
     return draft
 
@@ -158,10 +257,7 @@ def read_vocabulary(stored: Checkpoint, name: str, vocab_size: int) -> npt.NDArr
     tensor = stored.tensors[name]
     if tensor.size > vocab_size or not tensor.kind.startswith(("I", "U")):
         raise ValueError(f"{name} has {tensor.size:,} values of {tensor.kind}, for {vocab_size:,} tokens")
-    from safetensors import safe_open
-
-    with safe_open(tensor.file, framework="numpy") as file:
-        return np.asarray(file.get_tensor(name)).astype(np.int64)
+    return stored.integers(name)
 
 
 _LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
@@ -191,11 +287,16 @@ def require_consistent(draft: TrainedDraft, flag: str) -> None:
 
 def layer_config(draft: TrainedDraft) -> Any:
     """Return the Hugging Face configuration of its decoder layers."""
+    return config_of_layers(draft.config or {})
+
+
+def config_of_layers(settings: Mapping[str, Any]) -> Any:
+    """Return settings of decoder layers, ``model_type`` among them, as Hugging Face's configuration."""
     from transformers import AutoConfig
 
-    settings = dict(draft.config or {})
-    kind = settings.pop("model_type", "llama")
-    return AutoConfig.for_model(kind, **settings)
+    own = dict(settings)
+    kind = own.pop("model_type", "llama")
+    return AutoConfig.for_model(kind, **own)
 
 
 def _described(folder: Path, flag: str) -> Mapping[str, Any]:

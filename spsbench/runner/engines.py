@@ -26,15 +26,7 @@ from spsbench.decode.batch import (
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rules import Rule
-from spsbench.drafters.registry import (
-    HIDDEN,
-    Context,
-    build_drafter,
-    build_policy,
-    build_rule,
-    drafter_kind,
-    shape_in,
-)
+from spsbench.drafters.registry import Context, build_drafter, build_policy, build_rule, shape_in, states_read
 from spsbench.engines.arms import GRAPHED, is_peer, without_graphs
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, RowMemory, StagedBatch
 from spsbench.engines.derivation import Derivation, derivation_of
@@ -42,7 +34,7 @@ from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
 from spsbench.models.batched import NotStatic, StaticLM, batch_model, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, States
 from spsbench.models.faults import TAKES_LESS, settle, shortage
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
@@ -199,7 +191,7 @@ class EngineFactory:
         self._several: dict[tuple[int, int], BatchModel] = {}
         self._open_rows = RowMemory()
         self._blocks = True
-        self._keeping: CausalLM | None = None
+        self._keeping: dict[States, CausalLM] = {}
         self.fallbacks: dict[str, str] = {}
 
     def build(self, arm: Arm) -> Engine:
@@ -287,10 +279,12 @@ class EngineFactory:
         """
         if arm.method == "draft":
             return self._pair.draft
-        if arm.method == "ars" or HIDDEN not in drafter_kind(arm.drafter.name).needs_of(arm.drafter):
+        states = () if arm.method == "ars" else states_read([arm.drafter], self._pair.target.layers)
+        if not states:
             return self._pair.target
-        self._keeping = self._keeping or self._pair.target.with_features("--drafter")
-        return self._keeping
+        if states not in self._keeping:
+            self._keeping[states] = self._pair.target.with_features("--drafter", states)
+        return self._keeping[states]
 
     def _drafter(self, arm: Arm, sampling: SamplingParams) -> Drafter:
         target = self._target_for(arm)

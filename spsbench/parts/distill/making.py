@@ -339,7 +339,7 @@ def write_speculators(
     tensors[speculators.HEAD] = teacher.head_rows(dtype)
     # The target's, which the package takes for itself only where torch leaves missing weights not a number.
     tensors[speculators.OWN_EMBEDDING] = teacher.model.get_input_embeddings().weight
-    tensors[speculators.INPUT_NORMS[0]] = teacher.model.get_decoder().norm.weight
+    tensors[speculators.WHOLE_NORM] = teacher.model.get_decoder().norm.weight
     if len(vocabulary) < target.vocab_size:
         tensors[speculators.D2T] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
         proposed = torch.zeros(target.vocab_size, dtype=torch.bool, device=vocabulary.device)

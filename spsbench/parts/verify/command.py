@@ -218,7 +218,7 @@ def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> 
     """Yield each sampling and way of drafting to test, with the pair loaded once; with ``drawn`` only
     samplings that leave something to chance."""
     from spsbench.decode import bound
-    from spsbench.drafters import HIDDEN, drafter_kind
+    from spsbench.drafters import states_read
     from spsbench.models import title
     from spsbench.parts.verify.subject import SamplerUnderTest
     from spsbench.runner import load, plan
@@ -234,9 +234,9 @@ def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> 
     prompts = [prompt.ids for prompt in ready.prompts]
     alone = len({arm.sampling_name for arm in arms}) == len(arms)
     for arm in arms:
-        reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs_of(arm.drafter)
+        states = states_read([arm.drafter], pair.target.layers)
         subject = SamplerUnderTest(
-            pair.target.with_features("--drafter") if reads_states else pair.target,
+            pair.target.with_features("--drafter", states) if states else pair.target,
             pair.draft,
             bound(arm.sampling, ready.tokenizer),
             arm.k,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
@@ -33,7 +33,7 @@ from spsbench.engines import (
     with_explained,
 )
 from spsbench.law import DECIDED, MIXTURES, POWERS, TOO_FAR, Sums, added
-from spsbench.models import CausalLM, TorchLM, tree_of
+from spsbench.models import LAST, CausalLM, States, TorchLM, columns_of, tree_of
 from spsbench.parts.verify.controls import planted
 from spsbench.parts.verify.effort import Finding, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest
@@ -66,9 +66,8 @@ class MemoizedModel:
         self._begin = model.begin
         self.room_behind = model.room_behind
         self._border = model.border if isinstance(model, CausalLM) else None
-        self._features: Callable[[int, int], Tensor] | None = None
-        if isinstance(model, CausalLM) and model.keeps_features:
-            self._features = model.features
+        self._kept: States = model.kept_states if isinstance(model, CausalLM) else ()
+        self._features = model.features if isinstance(model, CausalLM) else None
         self._device = device
         self._prompt: list[int] = []
         self._fed: list[int] = []
@@ -106,9 +105,9 @@ class MemoizedModel:
         del self._fed[length:]
         del self._path[length + 1 :]
 
-    def features(self, start: int, end: int) -> Tensor:
-        states = [node.state for node in self._path[start + 1 : end + 1]]
-        return torch.cat([state for state in states if state is not None])
+    def features(self, start: int, end: int, states: States = LAST) -> Tensor:
+        kept = [node.state for node in self._path[start + 1 : end + 1]]
+        return columns_of(self._kept, states, torch.cat([state for state in kept if state is not None]))
 
     def row(self, context: Sequence[int]) -> Tensor:
         """Return logits [1, V] after a context, which becomes the current one."""
@@ -130,8 +129,8 @@ class MemoizedModel:
         for node, row in zip(nodes[missing:], torch.split(rows.clone(), 1), strict=True):
             if node.row is None:
                 node.row = row
-        if self._features is not None:
-            states = self._features(shared, len(self._fed)).clone()
+        if self._features is not None and self._kept:
+            states = self._features(shared, len(self._fed), self._kept).clone()
             for node, state in zip(self._path[shared + 1 :], torch.split(states, 1), strict=True):
                 node.state = node.state if node.state is not None else state
 

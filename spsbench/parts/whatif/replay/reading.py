@@ -13,7 +13,6 @@ from torch import Tensor
 from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, Spec, UsageError
 from spsbench.decode import Draft, Drafter, HostRow, rows
 from spsbench.drafters import (
-    HIDDEN,
     Context,
     ForcedDrafts,
     ForcedText,
@@ -23,9 +22,9 @@ from spsbench.drafters import (
     StopReader,
     UnionDrafter,
     build_drafter,
-    drafter_kind,
     forced_drafts,
     parts_of,
+    states_read,
     united,
     untruncated,
 )
@@ -159,9 +158,9 @@ class TextReader:
         self._readers = readers
         self.parts = {spec: parts_of(spec) for spec in drafters}
         needed = dict.fromkeys(part for parts in self.parts.values() for part in parts)
-        reads_states = any(HIDDEN in drafter_kind(spec.name).needs_of(spec) for spec in needed)
-        self.target = pair.target.with_features("--drafter") if reads_states else pair.target
-        self.states = StatesUpTo(self.target) if reads_states else None
+        states = states_read(needed, pair.target.layers)
+        self.target = pair.target.with_features("--drafter", states) if states else pair.target
+        self.states = StatesUpTo(self.target) if states else None
         context = Context(
             target=self.target,
             draft=pair.draft,

@@ -1,0 +1,101 @@
+"""Heads as the authors of EAGLE-3 and Medusa publish them, and those who convert to their layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spsbench.models.kinds import AFTER, AUTHORS, EAGLE3, MEDUSA, POST, PRE
+from spsbench.models.published import CONFIG, Published
+from spsbench.models.speculators import HEAD, READS, WHOLE_NORM, eagle3_of, norm_of_state
+from spsbench.models.trained import MOST_HEADS, Convention, MadeFor, TrainedDraft
+
+_MIDLAYER = "midlayer."
+_NESTED = "eagle_config"
+_NAMES = {_MIDLAYER: "layers.0."}
+
+
+def read_eagle3(published: Published) -> TrainedDraft | None:
+    """Read an EAGLE-3 head in the authors' layout: ``config.json`` is the layer's own; None of any other.
+
+    Its layer is ``midlayer``, or ``layers.0`` with a ``hidden_norm`` where others write it.
+    """
+    if not any(name.endswith(".hidden_norm.weight") for name in published.stored.tensors):
+        return None
+    if "fc.weight" not in published.stored:
+        return None
+    config, published = published.config, published.renamed(_NAMES)
+    layer = {**config, "num_hidden_layers": config.get("num_hidden_layers", 1)}
+    hidden, vocab_size = published.number("hidden_size"), published.number("vocab_size")
+    wide = published.number("target_hidden_size") if "target_hidden_size" in config else hidden
+    nested = config.get(_NESTED)
+    nested = nested if isinstance(nested, dict) else {}
+    at_top = published.numbers(READS)
+    reads = at_top or published.numbers(READS, nested) or published.numbers("layer_ids", nested)
+    name = (
+        config.get("base_model_name_or_path") or config.get("target_model_name_or_path") or "another target"
+    )
+    said = nested.get("norm_before_residual", config.get("norm_before_residual"))
+    conventions = (
+        _of_ids(reads, at_top is not None),
+        Convention("recycle", PRE, "the authors' code"),
+        Convention(
+            "residual",
+            POST if said else PRE,
+            "the authors' code" if said is None else f"norm_before_residual in {CONFIG}",
+        ),
+    )
+    count = 3 if reads is None else len(reads)
+    norms = {each: (wide,) for each in map(norm_of_state, range(count)) if each in published.stored}
+    if WHOLE_NORM in published.stored:
+        norms[WHOLE_NORM] = (count * wide,)
+    held = published.stored.tensors
+    rows = published.number("draft_vocab_size") if "draft_vocab_size" in config else vocab_size
+    if HEAD in held and "draft_vocab_size" not in config and len(held[HEAD].shape) == 2:
+        rows = held[HEAD].shape[0]
+    target = MadeFor(str(name), wide, vocab_size, "")
+    return eagle3_of(published, EAGLE3, AUTHORS, target, _own(layer), reads, conventions, norms, rows, {})
+
+
+def _own(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the decoder layer alone: what transformers makes a layer of."""
+    spare = ("architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", _NESTED, READS)
+    own = {name: value for name, value in layer.items() if name not in spare}
+    own.pop("quantization_config", None)
+    return own
+
+
+def _of_ids(reads: tuple[int, ...] | None, at_top: bool) -> Convention:
+    if reads is None:
+        return Convention("ids", AFTER, "the authors' default, 2, n//2 and n-3 of n layers")
+    place = "" if at_top else f" inside {_NESTED}"
+    because = f"vLLM and llama.cpp count so the ids{place}; SGLang takes layers' outputs for most targets"
+    return Convention("ids", AFTER, because, certain=False)
+
+
+def read_medusa(published: Published) -> TrainedDraft | None:
+    """Read Medusa's heads as its authors write them, each with its own output head; None of any other.
+
+    ``i.m.linear`` are the residual blocks of head i, and ``i.L.weight`` behind L blocks its output head.
+    """
+    held = published.stored.tensors
+    if "medusa_num_heads" not in published.config and "0.0.linear.weight" not in held:
+        return None
+    heads = published.number("medusa_num_heads", most=MOST_HEADS)
+    blocks = published.number("medusa_num_layers")
+    last = held.get(f"0.{blocks}.weight")
+    if last is None or len(last.shape) != 2:
+        published.damaged(f"has no 0.{blocks}.weight, which its {CONFIG} promises")
+    vocab_size, hidden = last.shape
+    wanted: dict[str, tuple[int, ...]] = {}
+    for head in range(min(heads, len(held) + 1)):
+        for block in range(min(blocks, len(held) + 1)):
+            wanted[f"{head}.{block}.linear.weight"] = (hidden, hidden)
+            wanted[f"{head}.{block}.linear.bias"] = (hidden,)
+        wanted[f"{head}.{blocks}.weight"] = (vocab_size, hidden)
+    published.require_tensors(wanted)
+    name = str(published.config.get("base_model_name_or_path") or "another target")
+    target = MadeFor(name, hidden, vocab_size, "")
+    extra = {"blocks": blocks}
+    return TrainedDraft(
+        published.folder, MEDUSA, target, None, published.stored, heads=heads, writer=AUTHORS, extra=extra
+    )

@@ -1,0 +1,84 @@
+"""Tensors of a file that ``torch.save`` wrote, read without running what it says."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spsbench.base.errors import UsageError
+from spsbench.base.files import open_file
+from spsbench.models.checkpoint import Floats, StoredWeights
+
+PICKLES = ("pytorch_model.bin", "medusa_lm_head.pt")
+"""Files of published drafters that are no safetensors."""
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class PickledTensor:
+    """A tensor's shape and size."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
+        self.size = tensor.numel()
+
+
+class PickledWeights(StoredWeights):
+    """The tensors of a file; nothing else may be in it.
+
+    The file is mapped: what is not read is not in memory. Only torch's own unpickler of tensors reads it.
+    """
+
+    def __init__(self, file: Path, flag: str) -> None:
+        self._file, self._flag = file, flag
+        with open_file(file) as opened:
+            if not zipfile.is_zipfile(opened):
+                self._refuse("is no archive as torch.save has written since 2020")
+            opened.seek(0)
+            with zipfile.ZipFile(opened) as archive:
+                packed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+                most = 2 * sum(entry.file_size for entry in archive.infolist())
+            if packed:
+                self._refuse("has compressed entries, which torch.save does not write")
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as fault:  # whatever an unpickler of a foreign file raises
+            self._refuse(
+                f"holds something else than tensors ({type(fault).__name__}), which is not run", fault
+            )
+        if not isinstance(content, dict) or not content:
+            self._refuse("holds no tensors by name")
+        for name, value in content.items():
+            if not isinstance(name, str) or type(value) is not Tensor or value.layout != torch.strided:
+                self._refuse(f"holds {str(name)[:80]}, which is no tensor")
+            if value.device.type != "cpu" or value.numel() * value.element_size() > most:
+                self._refuse(f"holds {name[:80]}, which is larger than the file")
+        self._tensors: dict[str, Tensor] = content
+        self.tensors = {name: PickledTensor(tensor) for name, tensor in content.items()}
+
+    def _refuse(self, why: str, fault: Exception | None = None) -> NoReturn:
+        remedy = "Save its tensors as model.safetensors, or choose another."
+        raise UsageError(f"{self._file} {why}.", flag=self._flag, remedy=remedy) from fault
+
+    def reads(self, name: str) -> bool:
+        return name in self._tensors and self._tensors[name].dtype in _FLOATS
+
+    def read(self, name: str) -> Floats:
+        read: Floats = self._tensors[name].float().contiguous().numpy()
+        return read
+
+    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+        out[:] = self._tensors[name][torch.from_numpy(ids)].float().numpy()
+
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        tensor = self._tensors[name]
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            self._refuse(f"has {name} in {tensor.dtype}, not in whole numbers")
+        numbers: npt.NDArray[np.int64] = tensor.to(torch.int64).numpy()
+        return numbers

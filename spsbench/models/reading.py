@@ -1,0 +1,43 @@
+"""Reads a trained drafter's folder, whoever wrote it: by its configuration and its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from spsbench.base.errors import UnavailableError
+from spsbench.models.authors import read_eagle3, read_medusa
+from spsbench.models.kinds import DESCRIPTION, is_trained
+from spsbench.models.published import CONFIG, Published, open_published
+from spsbench.models.speculators import read_speculators
+from spsbench.models.trained import TrainedDraft, read_trained
+
+READERS: tuple[Callable[[Published], TrainedDraft | None], ...] = (read_speculators, read_medusa, read_eagle3)
+"""Each reads the folders of some kinds and layouts, and returns None of others."""
+
+
+def read_draft(folder: Path, flag: str) -> TrainedDraft:
+    """Read a trained drafter's folder.
+
+    Raises:
+        UsageError: it is one that does not run here, or its parts contradict each other.
+        UnavailableError: it is none, or something is missing or damaged.
+    """
+    if is_trained(folder):
+        return read_trained(folder, flag)
+    published = open_published(folder, flag)
+    if published is not None:
+        for reader in READERS:
+            draft = reader(published)
+            if draft is not None:
+                return draft
+    why = (
+        f"it has no {DESCRIPTION}"
+        if published is None
+        else f"its {CONFIG} and tensors are those of no known one"
+    )
+    raise UnavailableError(
+        f"{folder} is not a trained draft: {why}.",
+        flag=flag,
+        remedy="Name a folder of spsbench distill, of speculators, or of an EAGLE-3 or Medusa head.",
+    )
