@@ -1,11 +1,12 @@
-"""A head of ``spsbench distill --kind eagle3``: the speculators package's own forward against ours.
+"""Heads that the ``speculators`` package wrote: its own forward against ours, row by row and token by token.
 
-    python -m benchmarks.speculators_parity HEAD --python ENVIRONMENT/bin/python
+    python -m benchmarks.speculators_parity --python ENVIRONMENT/bin/python [HEAD ...]
 
-``ENVIRONMENT`` has ``pip install speculators``. Its ``from_pretrained`` loads the folder, and its model is
-given the target's states and the tokens of a text. The logits at two depths, the first on the target's
-states and the second on the head's own, are compared with those of ``heads:from=HEAD``. A forward with two
-norms exchanged shows that a difference would be seen.
+``ENVIRONMENT`` has ``pip install speculators``. There random heads of each kind are made over a random target
+and saved by the package itself; HEAD is the folder of a trained one, whose target is on this machine. Here
+they draft greedily behind each of 200 places of a text. There the package is given the same text, the
+target's states and the drafted tokens: its logits at each depth are compared with the rows that were drafted
+from, and its argmax with the tokens. A forward with two norms exchanged shows that a difference would be seen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,89 +24,241 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-TEXT = "def is_prime(n):\n    for i in range(2, n):\n        if n % i == 0:\n            return False\n"
+LOOPS, K, PROMPT = 200, 5, 8
+LAYERS, HIDDEN, VOCABULARY = 8, 64, 320
+
+LAYER = {"head_dim": 16, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+CASES: dict[str, dict[str, Any]] = {
+    "eagle3": {},
+    "eagle3, residual after the norm": {"norm_before_residual": True},
+    "eagle3, norm before fc": {"norm_before_fc": True},
+    "eagle3.1: fc_norm, normed state recycled": {"fc_norm": True, "norm_output": True},
+    "eagle3, 2 layers of qwen3": {"layers": 2, "layer": "qwen3"},
+    "eagle3, 5 states with the embedding and the last": {"ids": [0, 2, 4, 7, 8]},
+    "eagle3, all tokens": {"rows": VOCABULARY},
+    "peagle": {"kind": "peagle"},
+    "peagle, 2 layers, norm before fc": {"kind": "peagle", "layers": 2, "norm_before_fc": True},
+    "peagle, 4 layers of qwen3, fc_norm": {"kind": "peagle", "layers": 4, "layer": "qwen3", "fc_norm": True},
+}
 
 
-def expected(folder: Path) -> dict[str, Tensor]:
-    """Tokens [n], the target's states [n, hidden] before its final norm, and our logits at both depths."""
-    from spsbench.models.heads import load_chain
-    from spsbench.models.loading import load
-    from spsbench.models.source import find
-    from spsbench.models.speculators import read_speculators
+def make(folder: Path) -> None:
+    """In the other environment: a random target, and a head of each case, saved by the package."""
+    import speculators.models  # noqa: F401 - it fills the registries
+    from speculators.config import SpeculatorModelConfig, SpeculatorsConfig, VerifierConfig
+    from speculators.model import SpeculatorModel
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+    from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
-    draft = read_speculators(folder, "HEAD")
-    assert draft is not None, "HEAD has no config.json in the format of speculators"
-    source = find(draft.target.name, None, "--target")
-    target: Any = load(source, "float32", torch.device("cpu"), source.tokenizer.size, "--target", "torch")
-    ids = torch.tensor(source.tokenizer.encode(TEXT, special=False))
-    seen: list[Tensor] = []
-    hook = target.model.get_decoder().norm.register_forward_hook(
-        lambda part, args, output: seen.extend((args[0][0], output[0]))
-    )
+    sizes = {
+        "hidden_size": HIDDEN,
+        "vocab_size": VOCABULARY,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **LAYER,
+    }
+    torch.manual_seed(0)
+    target = LlamaForCausalLM(LlamaConfig(num_hidden_layers=LAYERS, initializer_range=0.2, **sizes))
+    target.save_pretrained(folder / "target")
+    for number, case in enumerate(CASES.values()):
+        told = {"layers": 1, "layer": "llama", "ids": [2, 4, 5], "rows": 128, "kind": "eagle3"} | case
+        layers, layer, ids, rows, kind = (
+            told.pop(name) for name in ("layers", "layer", "ids", "rows", "kind")
+        )
+        proposal = GreedyTokenProposalConfig(speculative_tokens=K)
+        config = SpeculatorModelConfig.registry[kind]
+        made = config(
+            transformer_layer_config=AutoConfig.for_model(layer, num_hidden_layers=layers, **sizes),
+            draft_vocab_size=rows,
+            eagle_aux_hidden_state_layer_ids=ids,
+            speculators_config=SpeculatorsConfig(
+                algorithm=kind,
+                proposal_methods=[proposal],
+                default_proposal_method="greedy",
+                verifier=VerifierConfig(
+                    name_or_path=str(folder / "target"), architectures=["LlamaForCausalLM"]
+                ),
+            ),
+            **told,
+            **({"mask_token_id": 7} if kind == "peagle" else {}),
+        )
+        made.transformer_layer_config._attn_implementation = "eager"
+        model = SpeculatorModel.registry[kind](made)
+        torch.manual_seed(1 + number)
+        with torch.no_grad():
+            for name, part in model.named_parameters():
+                noise = torch.randn(part.shape) / (1 if part.ndim < 2 else part.shape[-1] ** 0.5)
+                part.copy_(1 + 0.3 * noise if name.endswith("norm.weight") or "fc_norm" in name else noise)
+            if rows < VOCABULARY:
+                ids_kept = torch.randperm(VOCABULARY)[:rows].sort().values
+                model.d2t.copy_(ids_kept - torch.arange(rows))
+                model.t2d.index_fill_(0, ids_kept, True)
+        model.save_pretrained(folder / str(number))
+
+
+def drafted(folder: Path, target: Any, ids: Tensor) -> dict[str, Tensor]:
+    """Here: the target's states, and behind each place our K rows and the tokens of greatest logit."""
+    from spsbench.base.records import SamplingParams, Spec
+    from spsbench.drafters.forced import StatesUpTo
+    from spsbench.drafters.heads import build
+    from spsbench.drafters.registry import DRAFTERS, Context
+    from spsbench.models.reading import read_draft
+
+    draft = read_draft(folder, "HEAD")
+    options = DRAFTERS["heads"].settled(Spec("heads", (("from", str(folder)),)))
+    greedy = SamplingParams(greedy=True)
     with torch.inference_mode():
-        target.model(input_ids=ids[None], use_cache=False)
-        hook.remove()
-        chain = load_chain(draft, target, 0, "HEAD")
-        first, second = [], []
-        for place in range(len(ids) - 2):
-            chain.rollback(place)
-            row, own = chain.extend(ids[place + 1 : place + 2], chain.combined(seen[1][place : place + 1]))
-            first.append(row[0].clone())
-            second.append(chain.extend(ids[place + 2 : place + 3], own.clone())[0][0].clone())
-    kept = torch.from_numpy(draft.ids_below(target.vocab_size))
-    rows = {"first": torch.stack(first)[:, kept], "second": torch.stack(second)[:, kept]}
-    return {"ids": ids, "states": seen[0]} | {name: part.contiguous() for name, part in rows.items()}
+        states = draft.states_of(target.layers)
+        keeping = target.with_features("HEAD", states)
+        keeping.score(ids, last=1)
+        hidden = StatesUpTo(keeping)
+        context = Context(keeping, None, greedy, target.device, target.vocab_size, hidden=hidden, k=K)
+        drafter: Any = build(options, context)
+        kept = torch.from_numpy(
+            draft.vocabulary if draft.vocabulary is not None else draft.ids_below(target.vocab_size)
+        )
+        rows, tokens = [], []
+        for start in range(PROMPT, PROMPT + LOOPS):
+            hidden.length = start - 1
+            text = ids[:start].tolist()
+            drafter.begin(text) if start == PROMPT else drafter.observe(text, 0)
+            found = drafter.draft(text, K, torch.zeros(K)).tokens
+            tokens.append(found.clone())
+            rows.append(drafter.along(torch.cat([ids[:start], found]), start, K)[:, kept].clone())
+        return {
+            "ids": ids,
+            "states": keeping.features(0, len(ids), states).clone(),
+            "rows": torch.stack(rows),
+            "tokens": torch.stack(tokens),
+            "kept": kept.contiguous(),
+        }
 
 
-def inside(folder: Path, given: Path) -> dict[str, Any]:
-    """In the other environment: the package's own logits, and how far they are from ours."""
-    from importlib.metadata import version
-
+def compared(folder: Path, given: Path) -> dict[str, Any]:
+    """In the other environment: how far the package's own rows are from ours, and whose tokens differ."""
     from speculators.config import SpeculatorModelConfig
-    from speculators.models.eagle3 import Eagle3DraftModel
+    from speculators.model import SpeculatorModel
 
     config = SpeculatorModelConfig.from_pretrained(str(folder))
     config.transformer_layer_config._attn_implementation = "eager"
-    model = Eagle3DraftModel.from_pretrained(str(folder), config=config, dtype=torch.float32).eval()
+    kind = config.speculators_model_type
+    model: Any = SpeculatorModel.registry[kind].from_pretrained(
+        str(folder), config=config, dtype=torch.float32
+    )
+    model.eval()
     told = load_file(given)
-    n = len(told["ids"])
+    rows_of = _rows_of_peagle if kind == "peagle" else _rows_of_eagle3
 
-    def far() -> list[float]:
-        heard: list[Tensor] = []
-        hook = model.lm_head.register_forward_hook(lambda part, args, output: heard.append(output[0]))
-        with torch.inference_mode():
-            # The package's entry t has the state of token t and the token after it.
-            model(
-                hidden_states=told["states"][None, :-1],
-                input_ids=told["ids"][None, 1:],
-                document_ids=torch.zeros(1, n - 1, dtype=torch.int64),
-                ttt_steps=2,
-            )
-        hook.remove()
-        ours = (told["first"], told["second"])
-        return [float((one[: n - 2] - other).abs().max()) for one, other in zip(heard, ours, strict=True)]
+    def far(loops: int) -> tuple[float, int]:
+        worst, differ = 0.0, 0
+        for loop in range(loops):
+            theirs = rows_of(model, told, PROMPT + loop, told["tokens"][loop])
+            worst = max(worst, float((theirs - told["rows"][loop]).abs().max()))
+            differ += int((told["kept"][theirs.argmax(-1)] != told["tokens"][loop]).sum())
+        return worst, differ
 
-    found = far()
+    worst, differ = far(LOOPS)
     layer = model.layers[0]
     layer.input_layernorm, layer.hidden_norm = layer.hidden_norm, layer.input_layernorm
-    versions = {name: version(name) for name in ("speculators", "torch", "transformers")}
-    largest = float(told["first"].abs().max())
-    return versions | {"entries": n - 2, "largest logit": largest, "difference": found, "exchanged": far()}
+    exchanged, differ_exchanged = far(20)
+    largest = float(told["rows"].abs().max())
+    return {
+        "kind": kind,
+        "difference": worst / largest,
+        "tokens": told["tokens"].numel(),
+        "tokens that differ": differ,
+        "norms exchanged": exchanged / largest,
+        "tokens that differ then": differ_exchanged,
+    } | {name: version(name) for name in ("speculators", "torch", "transformers")}
+
+
+def _text(told: dict[str, Tensor], start: int, tokens: Tensor, places: int) -> tuple[Tensor, Tensor]:
+    """The package's entries of a text and a draft: entry t has state t and the token after it."""
+    ids = torch.cat([told["ids"][1:start], tokens])[None, :places]
+    states = torch.zeros(1, places, told["states"].shape[1])
+    states[0, : start - 1] = told["states"][: start - 1]
+    return ids, states
+
+
+@torch.inference_mode()
+def _rows_of_eagle3(model: Any, told: dict[str, Tensor], start: int, tokens: Tensor) -> Tensor:
+    heard: list[Tensor] = []
+    hook = model.lm_head.register_forward_hook(lambda part, args, output: heard.append(output[0, start - 2]))
+    ids, states = _text(told, start, tokens, start - 1 + K)
+    model(hidden_states=states, input_ids=ids, document_ids=torch.zeros_like(ids), ttt_steps=K)
+    hook.remove()
+    return torch.stack(heard)
+
+
+@torch.inference_mode()
+def _rows_of_peagle(model: Any, told: dict[str, Tensor], start: int, tokens: Tensor) -> Tensor:
+    from speculators.models.peagle import core
+
+    places = start - 1 + K
+    anchors = torch.cat([torch.arange(places), torch.full((K - 1,), start - 2)])
+    depths = torch.cat([torch.zeros(places, dtype=torch.int64), torch.arange(1, K)])
+    core.generate_cod_sample_indices = lambda **named: (anchors, depths)
+    heard: list[Tensor] = []
+    hook = model.lm_head.register_forward_hook(lambda part, args, output: heard.append(output[0]))
+    ids, states = _text(told, start, tokens, places)
+    model(
+        hidden_states=states,
+        input_ids=ids,
+        document_ids=torch.zeros_like(ids),
+        verifier_last_hidden_states=torch.zeros(1, places, model.hidden_size),
+    )
+    hook.remove()
+    return torch.cat([heard[0][start - 2 : start - 1], heard[0][places:]])
+
+
+def _target_of(folder: Path) -> tuple[Any, Tensor]:
+    """A trained head's target and a text, the beginning of a file of the standard library."""
+    from spsbench.models.loading import load
+    from spsbench.models.reading import read_draft
+    from spsbench.models.source import find
+
+    source = find(read_draft(folder, "HEAD").target.name, None, "--target")
+    target = load(source, "float32", torch.device("cpu"), source.tokenizer.size, "--target", "torch")
+    text = Path(argparse.__file__).read_text(encoding="utf-8")[:8000]
+    return target, torch.tensor(source.tokenizer.encode(text, special=False))[: PROMPT + LOOPS + K]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("head", type=Path)
+    parser.add_argument("head", type=Path, nargs="*")
     parser.add_argument("--python", required=True)
     args = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        given = Path(folder) / "given.safetensors"
-        save_file(expected(args.head), given)
-        subprocess.run([args.python, __file__, str(args.head), str(given)], check=True)
+    from transformers import AutoModelForCausalLM
+
+    from spsbench.models.torch_lm import TorchLM
+
+    def inside(*arguments: Any) -> str:
+        command = [args.python, __file__, *map(str, arguments)]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        inside("make", folder)
+        model = AutoModelForCausalLM.from_pretrained(folder / "target", dtype=torch.float32).eval()
+        target = TorchLM(model)
+        generator = torch.Generator().manual_seed(2)
+        ids = torch.randint(VOCABULARY, (PROMPT + LOOPS + K,), generator=generator)
+        heads = {case: (folder / str(number), target, ids) for number, case in enumerate(CASES)}
+        heads |= {str(head): (head, *_target_of(head)) for head in args.head}
+        pairs = []
+        for number, (case, (head, over, text)) in enumerate(heads.items()):
+            given = folder / f"given_{number}.safetensors"
+            save_file(drafted(head, over, text), given, {"case": case})
+            pairs += [head, given]
+        for case, line in zip(heads, inside("compare", *pairs).splitlines()[-len(heads) :], strict=True):
+            print(json.dumps({"head": case, **json.loads(line)}), flush=True)
 
 
 if __name__ == "__main__":
-    if "--python" in sys.argv or "--help" in sys.argv:
-        main()
+    if len(sys.argv) > 1 and sys.argv[1] == "make":
+        make(Path(sys.argv[2]))
+    elif len(sys.argv) > 1 and sys.argv[1] == "compare":
+        for folder, given in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
+            print(json.dumps(compared(Path(folder), Path(given))), flush=True)
     else:
-        print(json.dumps(inside(Path(sys.argv[1]), Path(sys.argv[2])), indent=2))
+        main()

@@ -95,15 +95,13 @@ class EagleModel:
         end = self._chain.length + len(new)
         is_predicted = self._hidden.length < end
         assert not is_predicted or len(new) == 1, "several tokens that the target has not read"
-        features = (
-            self._predicted
-            if is_predicted
-            else self._chain.combined(self._hidden.features(start, end, self._chain.reads))
-        )
+        if is_predicted:
+            features = self._predicted
+        else:
+            read = self._hidden.features(start, end, self._chain.reads)
+            features = self._chain.combined(read)
+            self._true, self._dtype = end, read.dtype
         logits, self._predicted = self._chain.extend(new, features)
-        if not is_predicted:
-            self._true = end
-            self._dtype = features.dtype
         return logits.to(self._dtype)
 
     def rollback(self, length: int) -> None:

@@ -165,7 +165,6 @@ class Eagle3Chain(TorchChain):
     """
 
     def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
-        count, width = target.embedding_shape
         self.reads = draft.states_of(target.layers)
         self._stored: StoredWeights | None = None
         if OWN_EMBEDDING in draft.stored:
@@ -181,14 +180,14 @@ class Eagle3Chain(TorchChain):
         state = {name: _read(draft, name, draft.stored.shape(name), target) for name in names}
         self._body.load_state_dict(state, strict=False)
         self._body = self._body.to(target.device).eval()
-        self._input_norms = self._norms_before(draft, target, width)
+        self._input_norms = self._norms_before(draft, target)
         if draft.kind == PEAGLE or draft.convention("recycle") != POST:
             self._norm, self._body.norm = self._body.norm, nn.Identity()
         self._score = _OutputHead(draft, target)
         self._target = target
         self._clear_cache()
 
-    def _norms_before(self, draft: TrainedDraft, target: CausalLM, width: int) -> list[nn.Module]:
+    def _norms_before(self, draft: TrainedDraft, target: CausalLM) -> list[nn.Module]:
         """Return the norms before ``fc``: none, one of all states beside each other, or one of each."""
         names = [WHOLE_NORM] if WHOLE_NORM in draft.stored else []
         names = names or [name for name in map(norm_of_state, range(len(self.reads))) if name in draft.stored]
@@ -201,6 +200,7 @@ class Eagle3Chain(TorchChain):
         return norms
 
     def combined(self, features: Tensor) -> Tensor:
+        features = features.to(self._fc.dtype)
         if self._input_norms:
             parts = features.chunk(len(self._input_norms), -1)
             features = torch.cat(
@@ -281,7 +281,7 @@ class OwnHeads:
     def __call__(self, feature: Tensor, places: int) -> Tensor:
         rows = []
         for blocks, head in zip(self._blocks[:places], self._heads[:places], strict=True):
-            state = feature
+            state = feature.to(head.dtype)
             for weight, bias in blocks:
                 state = state + silu(linear(state, weight, bias))
             rows.append(linear(state, head))

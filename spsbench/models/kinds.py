@@ -31,8 +31,8 @@ CONVENTIONS = {"ids": (AFTER, OUTPUT), "recycle": (PRE, POST), "residual": (PRE,
 """What engines read differently in the same folder, and how each can be read; options of the drafter.
 
 ``ids``: an id k is the state after k layers, or the output of the layer with index k, which is state k + 1.
-``recycle``: what a head reads of itself, before or after its final norm. ``residual``: whether the attention of
-an EAGLE-3 layer adds to the fused state before its norm, or after.
+``recycle``: what a head reads of itself, before or after its final norm. ``residual``: whether the attention
+of an EAGLE-3 layer adds to the fused state before its norm, or after.
 """
 
 AS_WRITTEN = "as-written"

@@ -135,7 +135,7 @@ class OnnxForward:
     Attributes:
         memory: see the argument.
         caches: [2 layers, 1, kv_heads, slots, head_dim] the keys and values in it, if it was allocated here.
-        features: [n, hidden] of each state of the last forward, overwritten by the next one of the same shape.
+        features: [n, hidden] of each state of the last forward; the next one of that shape overwrites them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A folder with a drafter that others publish, as a file: its configuration and its tensors, read without code.
+"""A folder with a drafter that others publish: its configuration and its tensors, read without code.
 
 Readers take a ``Published`` and decide by content: by ``config.json`` and by the names and shapes of tensors.
 What a configuration promises and the file lacks is refused by its name, as is what nobody reads.
@@ -72,7 +72,7 @@ class Published:
         return value
 
     def numbers(self, field: str, within: Mapping[str, Any] | None = None) -> tuple[int, ...] | None:
-        """Return a list of different whole numbers from 0 on of the configuration; None where there is none."""
+        """Return different whole numbers from 0 on of the configuration; None where there are none."""
         value = (self.config if within is None else within).get(field)
         if value is None:
             return None
@@ -82,7 +82,7 @@ class Published:
         return tuple(value)
 
     def renamed(self, names: Mapping[str, str]) -> Published:
-        """Return the folder with tensors called otherwise: by prefix, from the names in it to those of here."""
+        """Return the folder with other names of tensors: by prefix, from those in it to those of here."""
         return replace(self, stored=RenamedWeights(self.stored, names))
 
     def require_tensors(self, wanted: Mapping[str, Shape], optional: Iterable[str] = ()) -> None:
@@ -115,9 +115,10 @@ class Published:
         return len({int(place) for place in places if place.isdecimal()})
 
     def vocabulary(self, rows: int, vocab_size: int) -> tuple[npt.NDArray[np.int64] | None, str]:
-        """Return ([rows] the token of each row of the output head, how ``d2t`` was read); None for row i of i.
+        """Return ([rows] the token of each row of the output head, how ``d2t`` was read).
 
-        ``d2t`` has offsets from a row to its token. Where ``t2d`` says that they are tokens, they are read so.
+        None where row i is token i. ``d2t`` has offsets from a row to its token; where ``t2d`` says that they
+        are tokens, they are read so.
 
         Raises:
             SpsbenchError: the map is not one to one, leaves the vocabulary, or contradicts ``t2d``.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spsbench.base.errors import UnavailableError
 from spsbench.models.authors import read_eagle3, read_medusa
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import DESCRIPTION, is_trained
 from spsbench.models.published import CONFIG, Published, open_published
 from spsbench.models.speculators import read_speculators
@@ -27,10 +28,11 @@ def read_draft(folder: Path, flag: str) -> TrainedDraft:
         return read_trained(folder, flag)
     published = open_published(folder, flag)
     if published is not None:
-        for reader in READERS:
-            draft = reader(published)
-            if draft is not None:
-                return draft
+        with typed_errors(str(folder), flag):
+            for reader in READERS:
+                draft = reader(published)
+                if draft is not None:
+                    return draft
     why = (
         f"it has no {DESCRIPTION}"
         if published is None

@@ -1,8 +1,8 @@
 """Folders in the format of the ``speculators`` package, and EAGLE-3's layer as it and the authors have it.
 
 An EAGLE-3 head (Li et al. 2025) takes the states after some layers of its target through ``fc``, with norms
-before it or without. Its first layer reads the embedding of the next token beside that, and layers after it are
-ordinary. P-EAGLE has the same layers, and a learned state for places whose token is not known yet.
+before it or without. Its first layer reads the embedding of the next token beside that, and layers after it
+are ordinary. P-EAGLE has the same layers, and a learned state for places whose token is not known yet.
 """
 
 from __future__ import annotations
@@ -90,13 +90,12 @@ def read_speculators(published: Published) -> TrainedDraft | None:
     kind = published.config.get(TYPE)
     if kind is None:
         return None
-    if kind in (EAGLE3, PEAGLE):
-        return _read_eagle3(published, kind)
     if kind == XPRESS:
         return _read_xpress(published)
-    published.refuse(
-        f"has {TYPE} {as_typed(kind)}; what runs here is {EAGLE3} or {PEAGLE}", "Choose another drafter."
-    )
+    if kind not in (EAGLE3, PEAGLE):
+        why = f"has {TYPE} {as_typed(kind)}; what runs here is {EAGLE3} or {PEAGLE}"
+        published.refuse(why, "Choose another drafter.")
+    return _read_eagle3(published, kind)
 
 
 def layer_settings(published: Published) -> Mapping[str, Any]:
@@ -255,5 +254,5 @@ def _read_xpress(published: Published) -> TrainedDraft:
         extra={
             name: published.config.get(name) for name in ("block_size", "xpress_rank", "num_jacobi_passes")
         },
-        refused="its refiner settles a block by argmax in several passes, so that no row says what it drew from",
+        refused="its refiner settles a block by argmax in several passes, so no row says what it drew from",
     )

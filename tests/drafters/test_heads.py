@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.published_heads import save_medusa, save_published
 from support.tiny_heads import layer_config, save_head
 from support.tiny_models import config_of, make, over_onnx
 from torch import Tensor
@@ -279,6 +280,71 @@ def test_the_law_is_the_targets_exactly(tmp_path: Path, kind: str, sampling: Sam
     for vocab_size, k in SIZES:
         drafter = small_head(tmp_path, kind, vocab_size)
         assert_lossless(drafter, vocab_size=vocab_size, ks=(k,), samplings=(sampling,))
+
+
+PUBLISHED = ("eagle3", "peagle", "own medusa")
+
+
+def small_published(folder: Path, kind: str, vocab_size: int) -> str:
+    """As ``small_head``, of those that others publish."""
+    hidden, out = 32, folder / f"{kind}{vocab_size}"
+    if kind == "own medusa":
+        save_medusa(out, hidden, vocab_size)
+    else:
+        ids = torch.tensor([i for i in range(vocab_size) if i != 1]) if vocab_size > 3 else None
+        save_published(out, hidden, vocab_size, kind, vocabulary=ids, norm_before_fc=True)
+    return str(spec_of(out))
+
+
+@pytest.mark.thorough_but("each")
+@pytest.mark.parametrize(
+    "sampling", [PLAIN, GREEDY, SamplingParams(top_p=0.8)], ids=["plain", "greedy", "nucleus"]
+)
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_the_law_is_the_targets_exactly_under_heads_of_others(
+    tmp_path: Path, kind: str, sampling: SamplingParams
+) -> None:
+    for vocab_size, k in SIZES:
+        drafter = small_published(tmp_path, kind, vocab_size)
+        assert_lossless(drafter, vocab_size=vocab_size, ks=(k,), samplings=(sampling,))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_what_heads_of_others_draft_is_read_again_from_the_text_alone(
+    tmp_path: Path, kind: str, backend: str
+) -> None:
+    """Rows of every loop against those of one forward over the text, and against another head's."""
+    target = target_of(backend)
+    folders = []
+    for seed in (0, 1):
+        folder = tmp_path / f"{kind}{seed}"
+        if kind == "own medusa":
+            save_medusa(folder, 32, 258)
+        else:
+            save_published(folder, 32, 258, kind, ids=(0, 1, 2), seed=seed)
+        folders.append(folder)
+    options = DRAFTERS["heads"].settled(spec_of(folders[0]))
+    states = DRAFTERS["heads"].states_of(spec_of(folders[0]), target.layers)
+    kept = target.with_features("--drafter", states)
+    drafter = build_drafter(spec_of(folders[0]), context(kept, PLAIN))
+    text, spans, shown = list(PROMPT), [], []
+    for loop in islice(loops(context(kept, PLAIN), drafter, PROMPT, 3), 12):
+        assert loop.draft is not None
+        spans.append((len(text), min(len(loop.draft.tokens), len(loop.tokens))))
+        assert loop.draft.probs is not None
+        shown.append(loop.draft.probs[: spans[-1][1]].clone())
+        text += [int(token) for token in loop.tokens]
+    again = DRAFTERS["heads"].again
+    assert again is not None
+    logits = again(options, target, torch.tensor(text), spans)
+    assert logits is not None
+    found = [warp(logits[start - len(PROMPT) :][:count], PLAIN) for start, count in spans]
+    assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, shown, strict=True))
+    if kind != "own medusa":
+        wrong = again(DRAFTERS["heads"].settled(spec_of(folders[1])), target, torch.tensor(text), spans)
+        assert wrong is not None
+        assert not torch.allclose(wrong, logits, atol=1e-2)
 
 
 class Misreporting:

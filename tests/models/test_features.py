@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from support.tiny_models import ARCHITECTURES, MORE, config_of, make, over_onnx
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import NORMED, CausalLM
 from spsbench.models.torch_lm import TorchLM
 
 TOKENS = (torch.arange(30) * 7) % 250
@@ -75,6 +76,64 @@ def test_who_keeps_them_has_a_cache_of_its_own(backend: str) -> None:
     before = kept.features(0, 30).clone()
     plain.score(TOKENS.flip(0), last=1)
     assert torch.equal(kept.features(0, 30), before)
+
+
+def layer_states(model: TorchLM, tokens: Tensor) -> dict[int, Tensor]:
+    """[n, hidden] the residual stream after each number of layers, by an uncached forward of all tokens."""
+    seen: list[Tensor] = []
+    norm = model.model.get_decoder().norm
+    hook = norm.register_forward_pre_hook(lambda part, args: seen.append(args[0][0]))
+    told = model.model(input_ids=tokens.unsqueeze(0), use_cache=False, output_hidden_states=True)
+    hook.remove()
+    return dict(enumerate(states[0] for states in told.hidden_states[:-1])) | {model.layers: seen[0]}
+
+
+STATES = (2, NORMED, 0, 1, 4)
+
+
+@pytest.mark.parametrize("architecture", COVERED)
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_states_between_layers_are_the_residual_stream(architecture: str, backend: str) -> None:
+    """Prompt, block, rollback and another block, beside the logits of a model that keeps none."""
+    model = make(config_of(architecture, **{"hidden_size": 64, **SIZES.get(architecture, {})}))
+    reference = TorchLM(model)
+    assert reference.layers == 4
+    plain = over_onnx(model) if backend == "onnx" else reference
+    kept = plain.with_features("--drafter", STATES)
+    for row, expected in zip(in_pieces(kept), in_pieces(plain), strict=True):
+        assert torch.equal(row, expected)
+    wanted = layer_states(reference, TOKENS) | {NORMED: head_inputs(reference, TOKENS)}
+    for state in STATES:
+        rounding = max(2e-4, 5e-5 * float(wanted[state].abs().max()))  # granite's states grow to 80
+        assert torch.allclose(kept.features(0, 30, (state,)), wanted[state], atol=rounding)
+    both = kept.features(3, 30, (1, 2))
+    assert torch.equal(both, torch.cat([kept.features(3, 30, (1,)), kept.features(3, 30, (2,))], 1))
+    assert not torch.allclose(wanted[1], wanted[2], atol=2e-4)
+
+
+def test_a_state_that_the_target_has_not_is_refused() -> None:
+    model = make(config_of("llama", hidden_size=64))
+    for lm in (TorchLM(model), over_onnx(model)):
+        lm.with_features("--drafter", (4,))
+        with pytest.raises(UsageError, match="no state after 5 layers in a target of 4"):
+            lm.with_features("--drafter", (1, 5))
+
+
+def test_layers_whose_states_are_not_what_transformers_says_are_refused() -> None:
+    model = make(config_of("llama"))
+    model.model.layers[0].register_forward_hook(lambda part, args, output: output * 2)
+    TorchLM(model).with_features("--drafter", (1,))
+    usual = model.model.forward
+
+    def scaled(*args: Any, **named: Any) -> Any:
+        output = usual(*args, **named)
+        if output.hidden_states is not None:
+            output.hidden_states = tuple(2 * states for states in output.hidden_states)
+        return output
+
+    model.model.forward = scaled
+    with pytest.raises(UsageError, match="states between the layers of LlamaForCausalLM are not accessible"):
+        TorchLM(model).with_features("--drafter", (1,))
 
 
 def test_they_outgrow_their_room() -> None:
