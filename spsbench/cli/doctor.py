@@ -23,12 +23,33 @@ if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
 
 
-@takes("")
-def doctor(json: bool, quiet: bool) -> None:
-    """Show what this machine can run: environment, models, data, and the sandbox for generated programs.
+@takes(
+    "folder target task limit",
+    {
+        options.FIRST: {
+            "[FOLDER]": "A trained drafter's folder: what it is, and how engines read it.",
+            "--target MODEL": "Measure what this model accepts of it under each reading.",
+            "--task TASK": "Prompts for that; as of `run`.",
+            "--limit N": "The first N of them. Default: 8.",
+        }
+    },
+)
+def doctor(
+    folder: Path | None, target: str | None, task: str | None, limit: str | None, json: bool, quiet: bool
+) -> None:
+    """Show what this machine can run, or of a trained drafter's folder what it is and how engines read it.
 
     Example: spsbench doctor
     """
+    if folder is not None:
+        from spsbench.cli.drafter_folder import examine_folder
+
+        examine_folder(folder, target=target, task=task, limit=limit, json=json, quiet=quiet)
+        return
+    if given := next(
+        (flag for flag, value in (("--target", target), ("--task", task), ("--limit", limit)) if value), ""
+    ):
+        raise UsageError(f"{given} is for a drafter's folder.", flag=given, remedy="Name it: doctor FOLDER.")
     from spsbench.report.tables import Styled, Table, left
 
     checks = examine()

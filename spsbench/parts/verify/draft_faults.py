@@ -86,6 +86,31 @@ def merged(*, added: bool) -> Drafts:
     return draft
 
 
+def most_probable(shown: Callable[[Tensor], Tensor] | None) -> Drafts:
+    """Draft each row's most probable token.
+
+    Args:
+        shown: from the draft's row [1, V] the one that the token is judged by; None for a point mass.
+    """
+
+    def draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        pending = torch.tensor(tokens[self.model.length :], device=u.device)
+        picks, told = list[Tensor](), list[Tensor]()
+        for _ in range(k):
+            row = warp(self.model.score(pending, last=1), self.sampling)
+            pending = row.argmax(-1)
+            picks.append(pending)
+            told += [] if shown is None else [shown(row)]
+        return Draft(torch.cat(picks), None if shown is None else torch.cat(told))
+
+    return draft
+
+
+def uniform(row: Tensor) -> Tensor:
+    """[1, V] the row of a buffer of logits that nobody wrote."""
+    return torch.full_like(row, 1 / row.shape[-1])
+
+
 def drafter_of(draft: Drafts) -> type[ModelDrafter]:
     """Return a drafter that drafts so."""
     return type("Planted", (ModelDrafter,), {"draft": draft})
@@ -97,6 +122,7 @@ RIGHT: dict[str, Drafts] = {
     "dropped where it stayed short, of certain tokens": ending(of_the_row, 0.6, n_min=2, certain=True),
     "stop by the drawn token, which stays": ending(of_the_token, 0.4, stays=True),
     "merged vocabulary, mass added": merged(added=True),
+    "most probable, told as a point mass": most_probable(None),
 }
 """Exact ones."""
 
@@ -104,5 +130,8 @@ FAULTS: dict[str, Drafts] = {
     "dropped-short": ending(of_the_row, 0.6, n_min=2),
     "drawn-token-stop": ending(of_the_token, 0.4),
     "overwritten-mass": merged(added=False),
+    "argmax-by-uniform": most_probable(uniform),
+    "argmax-by-softmax": most_probable(lambda row: row),
 }
-"""The same with one thing wrong: a short draft is dropped, the drawn token left out, mass overwritten."""
+"""The same with one thing wrong: a short draft is dropped, the drawn token left out, mass overwritten, the most
+probable token judged by a row that it was not drawn from."""

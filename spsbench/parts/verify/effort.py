@@ -28,6 +28,8 @@ FAULTS = (
     "dropped-short",
     "drawn-token-stop",
     "overwritten-mass",
+    "argmax-by-uniform",
+    "argmax-by-softmax",
     "nucleus-at-one",
     "nucleus-before-top-k",
     "repeated-block",

@@ -86,6 +86,8 @@ FAULTS = [
     "one-noise",
     "drawn-token-stop",
     "overwritten-mass",
+    "argmax-by-uniform",
+    "argmax-by-softmax",
     "verification-at-temperature-1",
     "leaked-prompt",
     "reused-seed",

@@ -1,0 +1,245 @@
+"""``spsbench doctor FOLDER``: what a trained drafter's folder is, and what engines would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import UsageError
+from spsbench.cli.console import out, print_json, say
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spsbench.drafters.read_otherwise import Reading
+    from spsbench.drafters.served_drafts import Served
+    from spsbench.models.trained import TrainedDraft
+
+TEXTS, TOKENS, K = 8, 64, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A drafter's folder, described; with acceptance by reading where a target was given."""
+
+    draft: TrainedDraft
+    engines: list[Served]
+    measured: Sequence[Reading] = ()
+
+
+def examine_folder(
+    folder: Path, *, target: str | None, task: str | None, limit: str | None, json: bool, quiet: bool
+) -> None:
+    """Print what a folder is; with a target, measure what it accepts under each reading too."""
+    from spsbench.drafters.served_drafts import served
+    from spsbench.models.published import CONFIG, read_config_file
+    from spsbench.models.reading import read_draft
+
+    if target is None and (task or limit):
+        flag = "--task" if task else "--limit"
+        raise UsageError(
+            f"{flag} names prompts for a target, and none is given.", flag=flag, remedy="Give --target MODEL."
+        )
+    draft = read_draft(folder, "FOLDER")
+    engines = served(draft, read_config_file(folder / CONFIG, "FOLDER") or {})
+    measured: Sequence[Reading] = ()
+    if target is not None:
+        measured = _measured(draft, engines, target, task, limit, quiet=quiet or json)
+    examined = Examined(draft, engines, measured)
+    if json:
+        print_json(facts(examined))
+    elif not quiet:
+        for part in screen(examined):
+            out().print(part)
+
+
+def _measured(
+    draft: TrainedDraft,
+    engines: list[Served],
+    target: str,
+    task: str | None,
+    limit: str | None,
+    *,
+    quiet: bool,
+) -> Sequence[Reading]:
+    from spsbench.base.records import Spec
+    from spsbench.cli.settings import read_material
+    from spsbench.drafters.read_otherwise import by_reading
+    from spsbench.drafters.registry import drafter_kind
+    from spsbench.drafters.served_drafts import readings
+    from spsbench.models.causal_lm import text_config
+    from spsbench.runner.material import find_material
+
+    if draft.refused:
+        raise UsageError(f"{draft.folder} is {draft.kind}: {draft.refused}.", flag="FOLDER")
+    settings = read_material(quiet=quiet, target=target, task=task, limit=limit or str(TEXTS))
+    material = find_material(settings)
+    spec = Spec("heads", (("from", str(draft.folder)),))
+    drafter_kind(spec.name).require_target(spec, material.source.target)
+    layers = text_config(material.source.target.config).num_hidden_layers
+    wanted = readings(draft, engines, layers)
+    say(f"Reading {len(material.prompts)} texts of {TOKENS} tokens under {len(wanted)} readings", quiet=quiet)
+    prompts = [prompt.ids for prompt in material.prompts]
+    loaded = material.load().target
+    return by_reading(loaded, spec, wanted, prompts, k=K, tokens=TOKENS, seed=settings.seed)
+
+
+def facts(examined: Examined) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    draft = examined.draft
+    best = _best(examined.measured)
+    return {
+        "folder": str(draft.folder),
+        "kind": draft.kind,
+        "writer": draft.writer,
+        "refused": draft.refused or None,
+        "target": {
+            "name": draft.target.name,
+            "hidden": draft.target.hidden,
+            "vocab_size": draft.target.vocab_size,
+        },
+        "layers": (draft.config or {}).get("num_hidden_layers"),
+        "heads": draft.heads or None,
+        "ids": None if draft.reads is None else list(draft.reads),
+        "proposes": None if draft.vocabulary is None else len(draft.vocabulary),
+        "d2t": draft.extra.get("d2t"),
+        "conventions": [
+            {"name": c.name, "value": c.value, "because": c.because, "certain": c.certain}
+            for c in draft.conventions
+        ],
+        "engines": [
+            {"engine": e.engine, "loads": e.loads, "says": e.says, "options": e.options}
+            for e in examined.engines
+        ],
+        "readings": [
+            {
+                "options": dict(reading.options),
+                "acceptance_by_place": list(reading.by_place),
+                "tokens_per_loop": mean_of(reading.lengths),
+                "best": reading is best,
+            }
+            for reading in examined.measured
+        ],
+    }
+
+
+def mean_of(values: Sequence[float]) -> dict[str, float]:
+    """Return the mean of one number a text, with its 95% interval."""
+    from spsbench.stats import interval_of_mean
+
+    found = interval_of_mean(values)
+    # One text has no interval.
+    low, high = (-inf if found.low is None else found.low, inf if found.high is None else found.high)
+    return {"mean": found.estimate, "low": low, "high": high}
+
+
+def _best(measured: Sequence[Reading]) -> Reading | None:
+    return max(measured, key=lambda reading: sum(reading.lengths), default=None)
+
+
+def named(options: Mapping[str, str]) -> str:
+    """Return a reading as options of the drafter."""
+    return ":".join(f"{name}={value}" for name, value in options.items()) or "as written"
+
+
+def screen(examined: Examined) -> list[RenderableType | str]:
+    """Return what a terminal shows, part by part."""
+    from spsbench.report.tables import Table, left
+
+    draft = examined.draft
+    what: list[list[Any]] = [
+        [
+            "kind",
+            f"{draft.kind}, in the layout of {draft.writer if draft.writer != 'authors' else 'its authors'}",
+        ],
+        [
+            "target",
+            f"{draft.target.name}: states {draft.target.hidden} wide, {draft.target.vocab_size:,} tokens",
+        ],
+        ["reads", _read(draft)],
+        ["proposes", _proposed(draft)],
+    ]
+    what += [
+        [c.name, f"{c.value}: {c.because}" + ("" if c.certain else " (not certain)")]
+        for c in draft.conventions
+    ]
+    own = f"no: {draft.refused}" if draft.refused else "as above; --drafter heads:from=FOLDER"
+    engines: list[list[Any]] = [
+        [
+            e.engine,
+            "" if e.loads else "does not load",
+            e.says + (f" ({named(e.options)} here)" if e.options else ""),
+        ]
+        for e in examined.engines
+    ]
+    engines.append(["spsbench", "" if not draft.refused else "does not run", own])
+    parts: list[RenderableType | str] = [
+        Table([left(), left()], what).as_rich(),
+        "",
+        Table([left("engine"), left(), left("how it reads the folder")], engines).as_rich(),
+    ]
+    if examined.measured:
+        parts += ["", _acceptance(examined.measured).as_rich(), *_verdict(examined)]
+    return parts
+
+
+def _read(draft: TrainedDraft) -> str:
+    from spsbench.models.kinds import READ_LAYERS
+
+    if draft.kind not in READ_LAYERS:
+        return "the target's last state, after its final norm"
+    if draft.reads is None:
+        return "the states after 2, n//2 and n-3 of the target's n layers, which are no ids in the folder"
+    return f"ids {', '.join(map(str, draft.reads))} of the target's layers"
+
+
+def _proposed(draft: TrainedDraft) -> str:
+    if draft.vocabulary is None:
+        return "all tokens"
+    way = f"; d2t has {draft.extra['d2t']}" if "d2t" in draft.extra else ""
+    return f"{len(draft.vocabulary):,} tokens{way}"
+
+
+def _acceptance(measured: Sequence[Reading]) -> Any:
+    from spsbench.report.tables import Table, left, right
+
+    rows: list[list[Any]] = []
+    for reading in measured:
+        mean = mean_of(reading.lengths)
+        places = [f"{chance:.3f}" for chance in reading.by_place]
+        rows.append(
+            [named(reading.options), *places, f"{mean['mean']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]"]
+        )
+    places = [right(f"{number + 1}") for number in range(len(measured[0].by_place))]
+    return Table([left("read"), *places, right("tokens per loop")], rows)
+
+
+def _verdict(examined: Examined) -> list[str]:
+    """Return which reading it was trained for, by pairs of the same texts, and what engines lose."""
+    best = _best(examined.measured)
+    assert best is not None
+    lines = []
+    apart = []
+    for reading in examined.measured:
+        if reading is not best:
+            lost = mean_of([one - other for one, other in zip(best.lengths, reading.lengths, strict=True)])
+            apart.append(lost["low"] > 0)
+            who = [
+                e.engine for e in examined.engines if e.options and dict(e.options) == dict(reading.options)
+            ]
+            by = f" (as {', '.join(who)} reads it)" if who else ""
+            lines.append(
+                f"Read {named(reading.options)}{by} it loses {lost['mean']:.2f} tokens per loop "
+                f"[{lost['low']:.2f}, {lost['high']:.2f}]."
+            )
+    verdict = f"Most is accepted of it {named(best.options)}"
+    if apart and all(apart):
+        verdict += ", beyond what the texts leave open: that is how it was trained."
+    elif apart:
+        verdict += "; the texts do not tell it from every other reading."
+    else:
+        verdict += ", the one reading that there is."
+    return ["", verdict, *lines]

@@ -1,0 +1,160 @@
+"""What engines make of a trained drafter's folder: the points in which their releases read the same files differently.
+
+Each of these keeps the text right and loses acceptance without a word, so that only a measurement under several
+readings shows which one a drafter was trained for. Read in the released code, in 2026-11; not run unless
+docs/drafts.md says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spsbench.models.kinds import (
+    AFTER,
+    CONVENTIONS,
+    EAGLE3,
+    MEDUSA,
+    OUTPUT,
+    PEAGLE,
+    POST,
+    PRE,
+    SPECULATORS,
+    SPSBENCH,
+    XPRESS,
+)
+from spsbench.models.trained import TrainedDraft
+
+VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS = (
+    "vLLM 0.33.0",
+    "SGLang 0.5.23",
+    "llama.cpp b11434",
+    "transformers 5.23.0",
+)
+
+_NESTED = "eagle_config"
+_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How an engine's release reads a folder.
+
+    Attributes:
+        engine: with its release.
+        loads: whether it has a reader for this kind.
+        says: what it does otherwise than the folder's writer, or that it reads it so; a sentence's part.
+        options: the same reading here; None where it is none of ours, or the same.
+    """
+
+    engine: str
+    loads: bool
+    says: str
+    options: Mapping[str, str] | None = None
+
+
+def served(draft: TrainedDraft, config: Mapping[str, Any]) -> list[Served]:
+    """Return how each engine reads a drafter's folder.
+
+    Args:
+        config: what its ``config.json`` says; empty of folders of ``spsbench distill``.
+    """
+    if draft.writer == SPSBENCH:
+        why = "its layout is spsbench's own"
+        return [Served(each, False, why) for each in (VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)]
+    if draft.kind == EAGLE3:
+        return [*_of_eagle3(draft, config)]
+    if draft.kind == PEAGLE:
+        return [*_of_peagle(draft, config)]
+    if draft.kind == XPRESS:
+        judged = (
+            "with draft_sample_method probabilistic greedy drafts are judged by a uniform row: not lossless"
+        )
+        return [Served(VLLM, True, judged), *_none(SGLANG, LLAMA_CPP, TRANSFORMERS)]
+    if draft.kind == MEDUSA:
+        return _none(VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)
+    return []
+
+
+def _none(*engines: str) -> list[Served]:
+    return [Served(each, False, "no reader of this kind was found") for each in engines]
+
+
+def _of_eagle3(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
+    nested = config.get(_NESTED)
+    is_nested = isinstance(nested, dict) and _IDS in nested
+    missing = draft.writer == SPECULATORS and "norm_before_residual" not in config
+    normed = [name for name in ("norm_output", "fc_norm") if config.get(name)]
+    layers = int((draft.config or {}).get("num_hidden_layers", 1))
+
+    reading: dict[str, str] = {}
+    says: list[str] = []
+    if is_nested and _IDS not in config:
+        says.append(f"ids inside {_NESTED} are not read: the default 2, n//2, n-3")
+    if missing:
+        reading["residual"] = POST
+        says.append("a missing norm_before_residual is read as true")
+    yield _served(VLLM, draft, reading, says, is_ours=not (is_nested and _IDS not in config))
+
+    reading, says = {}, []
+    is_ours = True
+    if is_nested:
+        reading["ids"] = OUTPUT
+        says.append("id k is the state after k + 1 layers, for Llama, Qwen and most others")
+    elif draft.reads is not None:
+        is_ours = False
+        says.append(f"ids outside of {_NESTED} are not read: the default 2, n//2, n-3")
+    if draft.convention("residual") == POST:
+        reading["residual"] = PRE
+        says.append("norm_before_residual is not read")
+    if layers > 1:
+        is_ours = False
+        says.append("layers from 1 on are normed by hidden_norm in place of input_layernorm")
+    yield _served(SGLANG, draft, reading, says, is_ours=is_ours)
+
+    reading, says = {}, []
+    is_ours = True
+    if is_nested and _IDS not in config:
+        is_ours = False
+        says.append(f"ids inside {_NESTED} are not read: the default 2, n//2, n-3")
+    if "norm_output" in normed:
+        reading["recycle"] = PRE
+        says.append("norm_output is not read")
+    if "fc_norm" in normed:
+        is_ours = False
+        says.append("fc_norm is not read")
+    yield _served(LLAMA_CPP, draft, reading, says, is_ours=is_ours)
+    yield Served(TRANSFORMERS, False, "no reader of this kind was found")
+
+
+def _of_peagle(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
+    yield _served(VLLM, draft, {}, [], is_ours=True)
+    yield from _none(SGLANG, LLAMA_CPP, TRANSFORMERS)
+
+
+def _served(
+    engine: str, draft: TrainedDraft, reading: Mapping[str, str], says: list[str], *, is_ours: bool
+) -> Served:
+    changed = {name: value for name, value in reading.items() if draft.convention(name) != value}
+    return Served(
+        engine, True, "; ".join(says) or "as its writer does", changed if is_ours and changed else None
+    )
+
+
+def readings(draft: TrainedDraft, of_engines: list[Served], layers: int) -> list[dict[str, str]]:
+    """Return the readings that can be told apart by measuring, as options; the first is as written.
+
+    Each convention alone the other way, and those of engines; without what the target has no states for.
+    """
+    found: list[dict[str, str]] = [{}]
+    for each in draft.conventions:
+        found += [{each.name: value} for value in CONVENTIONS[each.name] if value != each.value]
+    found += [dict(each.options) for each in of_engines if each.options]
+    kept: list[dict[str, str]] = []
+    for options in found:
+        states = draft.read_as("--drafter", **options).states_of(layers)
+        same_states = options.get("ids", AFTER) == OUTPUT and draft.reads is None
+        if options not in kept and all(-1 <= state <= layers for state in states) and not same_states:
+            kept.append(options)
+    return kept
