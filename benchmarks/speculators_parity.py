@@ -6,7 +6,7 @@
 and saved by the package itself; HEAD is the folder of a trained one, whose target is on this machine. Here
 they draft greedily behind each of 200 places of a text. There the package is given the same text, the
 target's states and the drafted tokens: its logits at each depth are compared with the rows that were drafted
-from, and its argmax with the tokens. A forward with two norms exchanged shows that a difference would be seen.
+from, and its argmax with the tokens. A forward with two norms exchanged shows that a difference is seen.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ def examine_folder(
 ) -> None:
     """Print what a folder is; with a target, measure what it accepts under each reading too."""
     from spsbench.drafters.served_drafts import served
+    from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.published import CONFIG, read_config_file
     from spsbench.models.reading import read_draft
 
@@ -43,6 +44,7 @@ def examine_folder(
         raise UsageError(
             f"{flag} names prompts for a target, and none is given.", flag=flag, remedy="Give --target MODEL."
         )
+    quiet_libraries()
     draft = read_draft(folder, "FOLDER")
     engines = served(draft, read_config_file(folder / CONFIG, "FOLDER") or {})
     measured: Sequence[Reading] = ()

@@ -372,6 +372,11 @@ def states(options: Options, layers: int) -> States:
     return _read_named_folder(options).states_of(layers)
 
 
+def unsettled(options: Options) -> Options:
+    """See ``DrafterKind.unsettled``: conventions that neither the folder nor who wrote it settles."""
+    return {each.name: each.value for each in _read_named_folder(options).conventions if not each.certain}
+
+
 def content(options: Options) -> str:
     return fingerprint(str(_read_named_folder(options).folder))
 

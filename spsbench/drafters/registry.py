@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -339,6 +339,8 @@ class DrafterKind(OptionedKind):
             drafted tokens are in the output. None where there is none: the rows that it showed must do.
         states: which of the target's hidden states it reads, by its options and the number of the target's
             layers; what the head multiplies, by default. Of one that needs none it is not asked.
+        unsettled: by its options, those that are not given and not certain, with what they are taken to be;
+            every name of the drafter then says them.
     """
 
     FLAG: ClassVar[str] = "--drafter"
@@ -357,6 +359,7 @@ class DrafterKind(OptionedKind):
     rounds: Callable[[Options], bool] = lambda options: False
     again: Callable[[Options, CausalLM, Tensor, Sequence[tuple[int, int]]], Tensor | None] | None = None
     states: Callable[[Options, int], States] | None = None
+    unsettled: Callable[[Options], Options] | None = None
 
     def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
         """Return every option, as given or by default; see ``OptionedKind.settled`` and ``content``."""
@@ -389,6 +392,13 @@ class DrafterKind(OptionedKind):
         if HIDDEN not in self.needs_of(spec):
             return ()
         return LAST if self.states is None else self.states(self._options(spec), layers)
+
+    def spelled(self, spec: Spec) -> Spec:
+        """Return a spec with the options that are not certain; see ``unsettled``."""
+        taken = {} if self.unsettled is None else self.unsettled(self._options(spec))
+        return (
+            replace(spec, options=tuple(sorted({**taken, **dict(spec.options)}.items()))) if taken else spec
+        )
 
     def outlives(self, spec: Spec) -> bool:
         """Return whether it remembers earlier sequences; see ``remembers``."""
@@ -571,6 +581,7 @@ DRAFTERS = Registry(
             suits=deferred("spsbench.drafters.heads:suits"),
             again=deferred("spsbench.drafters.heads:again"),
             states=deferred("spsbench.drafters.heads:states"),
+            unsettled=deferred("spsbench.drafters.heads:unsettled"),
         ),
         DrafterKind(
             UNION,

@@ -1,8 +1,7 @@
-"""What engines make of a trained drafter's folder: the points in which their releases read the same files differently.
+"""What engines make of a trained drafter's folder: where releases read the same files differently.
 
-Each of these keeps the text right and loses acceptance without a word, so that only a measurement under several
-readings shows which one a drafter was trained for. Read in the released code, in 2026-11; not run unless
-docs/drafts.md says so.
+Each of these keeps the text right and loses acceptance without a word, so that only a measurement under
+several readings shows which one a drafter was trained for. Read in the released code in 2026-11, not run.
 """
 
 from __future__ import annotations

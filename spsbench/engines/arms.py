@@ -247,7 +247,8 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
 
 def _drafting(config: RunConfig) -> Iterator[Drafting]:
     """Yield all ways of drafting and accepting that a configuration asks for; check each name and option."""
-    drafters = _checked_specs(config.drafters, drafter_kind, "--drafter")
+    checked = _checked_specs(config.drafters, drafter_kind, "--drafter")
+    drafters = [drafter_kind(spec.name).spelled(spec) for spec in checked]
     rules = _checked_specs(config.rules, rule_kind, "--rule")
     policies = _checked_specs(config.policies, policy_kind, "--policy")
     ks = sorted(k for k in config.ks if k > 0)

@@ -133,5 +133,5 @@ FAULTS: dict[str, Drafts] = {
     "argmax-by-uniform": most_probable(uniform),
     "argmax-by-softmax": most_probable(lambda row: row),
 }
-"""The same with one thing wrong: a short draft is dropped, the drawn token left out, mass overwritten, the most
-probable token judged by a row that it was not drawn from."""
+"""The same with one thing wrong: a short draft is dropped, the drawn token left out, mass overwritten, the
+most probable token judged by a row that it was not drawn from."""

@@ -1,0 +1,131 @@
+"""How engines read folders of others, and what a target accepts under each reading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.published_heads import READS, as_authors, changed, save_medusa, save_published
+from support.tiny_models import config_of, make
+
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Spec
+from spsbench.drafters.read_otherwise import by_reading
+from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
+from spsbench.models.reading import read_draft
+from spsbench.models.torch_lm import TorchLM
+
+FLAG = "--drafter"
+HIDDEN, SIZE = 32, 258
+IDS = [1, 2, 3]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def of_engines(folder: Path) -> dict[str, Served]:
+    draft = read_draft(folder, FLAG)
+    config = json.loads((folder / "config.json").read_text())
+    return {each.engine: each for each in served(draft, config)}
+
+
+def test_ids_are_read_where_an_engine_looks_for_them(tmp_path: Path) -> None:
+    ours = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS)
+    at_top = of_engines(ours)
+    assert at_top[VLLM].options is None
+    assert "ids outside of eagle_config are not read" in at_top[SGLANG].says
+    nested = of_engines(as_authors(ours, tmp_path / "b", eagle_config={READS: IDS}))
+    assert nested[SGLANG].options == {"ids": "output"}
+    for engine in (VLLM, LLAMA_CPP):
+        assert "ids inside eagle_config are not read" in nested[engine].says
+    default = of_engines(as_authors(ours, tmp_path / "c"))
+    assert {each.says for each in default.values() if each.loads} == {"as its writer does"}
+    assert not default[TRANSFORMERS].loads
+
+
+def test_flags_that_a_release_does_not_know_are_named(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"fc_norm": True, "norm_output": True, "norm_before_residual": True}
+    folder = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS, layers=2, **told)
+    found = of_engines(folder)
+    assert found[VLLM].says == "as its writer does"
+    assert "norm_before_residual is not read; layers from 1 on" in found[SGLANG].says
+    assert found[LLAMA_CPP].says == "norm_output is not read; fc_norm is not read"
+    assert found[LLAMA_CPP].options is None  # without fc_norm it is no reading of ours
+    plain = changed(save_published(tmp_path / "b", HIDDEN, SIZE, ids=IDS), norm_before_residual=None)
+    assert of_engines(plain)[VLLM].options == {"residual": "post"}
+
+
+def test_each_reading_is_measured_once_and_none_beyond_the_target(tmp_path: Path) -> None:
+    folder = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS)
+    draft = read_draft(folder, FLAG)
+    both = [
+        Served(VLLM, True, "", {"residual": "post"}),
+        Served(SGLANG, True, "", {"ids": "output", "residual": "post"}),
+    ]
+    expected = [
+        {},
+        {"ids": "output"},
+        {"residual": "post"},
+        {"recycle": "post"},
+        {"ids": "output", "residual": "post"},
+    ]
+    assert readings(draft, both, 4) == expected
+    assert readings(draft, both, 3) == [each for each in expected if "ids" not in each]
+    assert readings(read_draft(save_medusa(tmp_path / "m", HIDDEN, SIZE), FLAG), [], 4) == [{}]
+
+
+def test_acceptance_is_that_of_the_reading_alone(tmp_path: Path) -> None:
+    """The same reading twice gives the same numbers, another one others; a chance is one."""
+    target = TorchLM(make(config_of("llama", head_dim=16)))
+    folder = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS)
+    spec = Spec("heads", (("from", str(folder)),))
+    asked = [{}, {"ids": "output"}, {"ids": "after"}]
+    found = by_reading(target, spec, asked, [[7, 3, 11], [9, 2, 200, 4]], k=3, tokens=8)
+    assert found[0].by_place == found[2].by_place
+    assert found[0].lengths == found[2].lengths
+    assert found[0].lengths != found[1].lengths
+    for reading in found:
+        assert len(reading.by_place) == 3
+        assert len(reading.lengths) == 2
+        assert all(0 <= chance <= 1 for chance in reading.by_place)
+        assert all(1 <= length <= 4 for length in reading.lengths)
+        first = np.mean(reading.lengths) - 1
+        assert reading.by_place[0] <= first + 1e-9
+
+
+def test_what_is_not_certain_is_part_of_the_name(tmp_path: Path) -> None:
+    ours = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS)
+    nested = as_authors(ours, tmp_path / "b", eagle_config={READS: IDS})
+    kind = drafter_kind("heads")
+    certain, open_ = (Spec("heads", (("from", str(folder)),)) for folder in (ours, nested))
+    assert kind.spelled(certain) == certain
+    assert dict(kind.spelled(open_).options)["ids"] == "after"
+    asked = Spec("heads", (*open_.options, ("ids", "output")))
+    assert dict(kind.spelled(asked).options)["ids"] == "output"
+
+
+def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    class Found:
+        def __init__(self, **sizes: int) -> None:
+            self.config = config_of("llama", head_dim=16, **sizes)
+            self.name, self.is_encoder_decoder, self.sharing, self.is_local = "other", False, None, False
+
+    kind = drafter_kind("heads")
+    spec = Spec("heads", (("from", str(save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS))),))
+    kind.require_target(spec, Found())  # type: ignore[arg-type]
+    for sizes, said in (
+        ({"hidden_size": 64}, "hidden states of width 32"),
+        ({"vocab_size": 300}, "a vocabulary of 258"),
+        ({"num_hidden_layers": 2}, "this target has 2 layers"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            kind.require_target(spec, Found(**sizes))  # type: ignore[arg-type]
