@@ -14,7 +14,7 @@ from spsbench.cli.console import out, print_json, say
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spsbench.drafters.read_otherwise import Reading
+    from spsbench.drafters.read_otherwise import Accepted
     from spsbench.drafters.served_drafts import Served
     from spsbench.models.trained import TrainedDraft
 
@@ -27,7 +27,7 @@ class Examined:
 
     draft: TrainedDraft
     engines: list[Served]
-    measured: Sequence[Reading] = ()
+    measured: Sequence[Accepted] = ()
 
 
 def examine_folder(
@@ -47,7 +47,7 @@ def examine_folder(
     quiet_libraries()
     draft = read_draft(folder, "FOLDER")
     engines = served(draft, read_config_file(folder / CONFIG, "FOLDER") or {})
-    measured: Sequence[Reading] = ()
+    measured: Sequence[Accepted] = ()
     if target is not None:
         measured = _measured(draft, engines, target, task, limit, quiet=quiet or json)
     examined = Examined(draft, engines, measured)
@@ -66,7 +66,7 @@ def _measured(
     limit: str | None,
     *,
     quiet: bool,
-) -> Sequence[Reading]:
+) -> Sequence[Accepted]:
     from spsbench.base.records import Spec
     from spsbench.cli.settings import read_material
     from spsbench.drafters.read_otherwise import by_reading
@@ -138,7 +138,7 @@ def mean_of(values: Sequence[float]) -> dict[str, float]:
     return {"mean": found.estimate, "low": low, "high": high}
 
 
-def _best(measured: Sequence[Reading]) -> Reading | None:
+def _best(measured: Sequence[Accepted]) -> Accepted | None:
     return max(measured, key=lambda reading: sum(reading.lengths), default=None)
 
 
@@ -205,7 +205,7 @@ def _proposed(draft: TrainedDraft) -> str:
     return f"{len(draft.vocabulary):,} tokens{way}"
 
 
-def _acceptance(measured: Sequence[Reading]) -> Any:
+def _acceptance(measured: Sequence[Accepted]) -> Any:
     from spsbench.report.tables import Table, left, right
 
     rows: list[list[Any]] = []

@@ -23,7 +23,7 @@ Options = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Accepted:
     """What was accepted under one reading.
 
     Attributes:
@@ -47,7 +47,7 @@ def by_reading(
     k: int,
     tokens: int,
     seed: int = 0,
-) -> list[Reading]:
+) -> list[Accepted]:
     """Let the target write a text behind each prompt, and draft K tokens behind each of its tokens.
 
     All readings draft behind the same texts, at temperature 1, and modified rejection's chances are exact:
@@ -86,6 +86,6 @@ def by_reading(
             reach[spec][1] += np.concatenate([np.ones((len(kept), 1)), kept[:, :-1]], 1).sum(0)
             lengths[spec].append(1.0 + float(kept.sum(1).mean()))
     return [
-        Reading(options, tuple((reach[spec][0] / reach[spec][1].clip(1e-12)).tolist()), tuple(lengths[spec]))
+        Accepted(options, tuple((reach[spec][0] / reach[spec][1].clip(1e-12)).tolist()), tuple(lengths[spec]))
         for spec, options in zip(specs, readings, strict=True)
     ]

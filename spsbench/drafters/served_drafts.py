@@ -44,7 +44,7 @@ class Served:
         engine: with its release.
         loads: whether it has a reader for this kind.
         says: what it does otherwise than the folder's writer, or that it reads it so; a sentence's part.
-        options: the same reading here; None where it is none of ours, or the same.
+        options: the same reading here; None where no options stand for it, or it is the same.
     """
 
     engine: str

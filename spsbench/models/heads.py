@@ -158,7 +158,7 @@ class TorchChain(HeadChain):
 
 
 class Eagle3Chain(TorchChain):
-    """An EAGLE-3 head, whoever wrote it, by torch over either backend: see ``WideLayer``.
+    """An EAGLE-3 head in either layout, by torch over either backend: see ``WideLayer``.
 
     Its features are the target's states beside each other, as they are between layers; ``combined`` has its
     norms and ``fc``.

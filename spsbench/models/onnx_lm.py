@@ -537,7 +537,7 @@ class OnnxLM(OnnxModel):
     def _showing(self, states: States) -> InferenceSession:
         """Return a session whose graph gives these states too; its weights are in memory once more.
 
-        As outputs of the one graph they would be kept in every forward, whoever asked.
+        As outputs of the one graph they would be kept in every forward of every twin.
         """
         if states not in self._sessions:
             graph = build_graph(self.plan, self.stored, self.bits, ways="both", states=states)

@@ -1,4 +1,4 @@
-"""Reads a trained drafter's folder, whoever wrote it: by its configuration and its tensors."""
+"""Reads a trained drafter's folder in any known layout: by its configuration and its tensors."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from support.tiny_models import config_of, make
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Spec
+from spsbench.drafters import heads
 from spsbench.drafters.read_otherwise import by_reading
 from spsbench.drafters.registry import drafter_kind
 from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
@@ -113,11 +114,15 @@ def test_what_is_not_certain_is_part_of_the_name(tmp_path: Path) -> None:
     assert dict(kind.spelled(asked).options)["ids"] == "output"
 
 
-def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "embedding_of", lambda source, flag: None)
+
     class Found:
         def __init__(self, **sizes: int) -> None:
             self.config = config_of("llama", head_dim=16, **sizes)
-            self.name, self.is_encoder_decoder, self.sharing, self.is_local = "other", False, None, False
+            self.name, self.is_encoder_decoder = "other", False
 
     kind = drafter_kind("heads")
     spec = Spec("heads", (("from", str(save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS))),))
