@@ -62,7 +62,14 @@ def make(folder: Path) -> None:
     target = LlamaForCausalLM(LlamaConfig(num_hidden_layers=LAYERS, initializer_range=0.2, **sizes))
     target.save_pretrained(folder / "target")
     for number, case in enumerate(CASES.values()):
-        told = {"layers": 1, "layer": "llama", "ids": [2, 4, 5], "rows": 128, "kind": "eagle3"} | case
+        told: dict[str, Any] = {
+            "layers": 1,
+            "layer": "llama",
+            "ids": [2, 4, 5],
+            "rows": 128,
+            "kind": "eagle3",
+        }
+        told |= case
         layers, layer, ids, rows, kind = (
             told.pop(name) for name in ("layers", "layer", "ids", "rows", "kind")
         )

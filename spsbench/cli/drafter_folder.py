@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spsbench.drafters.read_otherwise import Accepted
     from spsbench.drafters.served_drafts import Served
     from spsbench.models.trained import TrainedDraft
+    from spsbench.report.tables import Table
 
 TEXTS, TOKENS, K = 8, 64, 5
 
@@ -205,16 +206,14 @@ def _proposed(draft: TrainedDraft) -> str:
     return f"{len(draft.vocabulary):,} tokens{way}"
 
 
-def _acceptance(measured: Sequence[Accepted]) -> Any:
+def _acceptance(measured: Sequence[Accepted]) -> Table:
     from spsbench.report.tables import Table, left, right
 
     rows: list[list[Any]] = []
-    for reading in measured:
-        mean = mean_of(reading.lengths)
-        places = [f"{chance:.3f}" for chance in reading.by_place]
-        rows.append(
-            [named(reading.options), *places, f"{mean['mean']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]"]
-        )
+    for accepted in measured:
+        mean = mean_of(accepted.lengths)
+        shown = f"{mean['mean']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]"
+        rows.append([named(accepted.options), *(f"{chance:.3f}" for chance in accepted.by_place), shown])
     places = [right(f"{number + 1}") for number in range(len(measured[0].by_place))]
     return Table([left("read"), *places, right("tokens per loop")], rows)
 
@@ -239,9 +238,9 @@ def _verdict(examined: Examined) -> list[str]:
             )
     verdict = f"Most is accepted of it {named(best.options)}"
     if apart and all(apart):
-        verdict += ", beyond what the texts leave open: that is how it was trained."
+        verdict += ", beyond what the texts leave open: most likely it was trained so."
     elif apart:
-        verdict += "; the texts do not tell it from every other reading."
+        verdict += "; these texts leave open whether another reading is as good."
     else:
         verdict += ", the one reading that there is."
     return ["", verdict, *lines]
