@@ -43,6 +43,7 @@ NOT_RUN = {
     r"--batch": "half a minute; tests/cli/test_batch.py",
     r"--expect": "a hash of more prompts; tests/cli/test_run.py",
     r"echo_drafter": "tests/project/test_extending.py",
+    r"^doctor FOLDER": "a drafter of the reader's; tests/cli/test_drafter_folder.py",
 }
 """Patterns of commands that are parsed but not carried out here, and what they need or what runs them."""
 
