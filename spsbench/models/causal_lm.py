@@ -44,21 +44,21 @@ class VocabularyRows:
     """Puts logits of m tokens, whose ids [m] ascend, into rows of V, minus infinity elsewhere."""
 
     def __init__(self, ids: Tensor, vocab_size: int) -> None:
-        self._ids, self._vocab_size = ids, vocab_size
+        self.ids, self.vocab_size = ids, vocab_size
         self._rows = torch.empty(0, vocab_size, device=ids.device)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Spread logits [n, m] over the vocabulary, [n, V]; the next call overwrites them."""
-        if len(self._ids) == self._vocab_size:
+        if len(self.ids) == self.vocab_size:
             return logits
         n = len(logits)
         if n > len(self._rows) or logits.dtype != self._rows.dtype:
             with torch.inference_mode(
                 False
             ):  # tensors made in inference mode cannot be written to outside of it
-                self._rows = logits.new_full((n, self._vocab_size), float("-inf"))
+                self._rows = logits.new_full((n, self.vocab_size), float("-inf"))
         rows = self._rows.narrow(0, 0, n)
-        return rows.index_copy_(1, self._ids, logits)
+        return rows.index_copy_(1, self.ids, logits)
 
 
 States = tuple[int, ...]
