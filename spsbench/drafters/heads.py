@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,20 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.models.causal_lm import CausalLM, HiddenStates, States, text_config
+from spsbench.models.block_folders import load_block
+from spsbench.models.causal_lm import LAST, CausalLM, HiddenStates, States, text_config
 from spsbench.models.heads import HeadChain, Heads, PEagleChain, load_chain, load_heads
-from spsbench.models.kinds import AS_WRITTEN, CONVENTIONS, EAGLE, EAGLE3, MEDUSA, MODEL, PEAGLE
+from spsbench.models.kinds import (
+    AS_WRITTEN,
+    BLOCKS,
+    CONVENTIONS,
+    DFLASH,
+    EAGLE,
+    EAGLE3,
+    MEDUSA,
+    MODEL,
+    PEAGLE,
+)
 from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.reading import read_draft
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
@@ -349,7 +360,7 @@ def _read_named_folder(options: Options) -> TrainedDraft:
     return draft.read_as(_FLAG, **asked)
 
 
-RUN = (EAGLE, EAGLE3, PEAGLE, MEDUSA)
+RUN = (EAGLE, EAGLE3, PEAGLE, MEDUSA, *sorted(BLOCKS))
 """Kinds that draft here."""
 
 
@@ -404,9 +415,22 @@ def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | H
         )
     bits = int(options["bits"])
     shape = shape_of(str(options[TREE]), "--tree")
-    if draft.kind in (MEDUSA, PEAGLE):
+    if draft.kind in BLOCKS and bits:
+        why = f"bits={bits} rounds eagle and medusa heads of spsbench distill; this is {draft.kind}."
+        raise UsageError(why, flag=_FLAG, remedy="Leave it out.")
+    if draft.kind in BLOCKS and draft.kind != DFLASH:
+        from spsbench.drafters.blocks import path_drafter
+
+        return path_drafter(draft, hidden, context, target, shape)
+    if draft.kind in (MEDUSA, PEAGLE, DFLASH):
         ahead: Ahead
-        if draft.kind == MEDUSA:
+        if draft.kind == DFLASH:
+            from spsbench.drafters.blocks import BlockAhead
+
+            ahead = BlockAhead(
+                load_block(draft, target, _FLAG), hidden, draft.states_of(target.layers), context.device
+            )
+        elif draft.kind == MEDUSA:
             ahead = MedusaAhead(load_heads(draft, target, bits, _FLAG), hidden)
         else:
             chain_ahead = load_chain(draft, target, bits, _FLAG)
@@ -417,19 +441,19 @@ def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | H
         depth = shape.depth(context.k)
         if ahead.count and depth > ahead.count:
             raise UsageError(
-                f"{draft.folder} has {ahead.count} heads, and the tree is {depth} deep.",
+                f"{draft.folder} drafts {ahead.count} tokens, and the tree is {depth} deep.",
                 flag="--tree",
                 remedy=f"Give a depth of at most {ahead.count}.",
             )
-        return _tree_drafter(AheadTree(ahead, depth), shape, options, context)
+        return tree_drafter(AheadTree(ahead, depth), shape, options, context)
     chain = load_chain(draft, target, bits, _FLAG)
     model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
     if shape is None:
         return EagleDrafter(model, context.sampling, context.device)
-    return _tree_drafter(EagleTree(model), shape, options, context)
+    return tree_drafter(EagleTree(model), shape, options, context)
 
 
-def _tree_drafter(model: TreeModel, shape: Shape, options: Options, context: Context) -> HeadTreeDrafter:
+def tree_drafter(model: TreeModel, shape: Shape, options: Options, context: Context) -> HeadTreeDrafter:
     siblings = cast("Siblings", options["siblings"])
     return HeadTreeDrafter(model, context.sampling, shape, siblings, context.k)
 
@@ -439,16 +463,30 @@ def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple
 
     None of a head with rounded weights: each product rounds its inputs too, by how many rows it has.
     """
-    if int(options["bits"]):
-        return None
-    keeping = target.with_features(_FLAG, states(options, target.layers))
+    return None if int(options["bits"]) else rows_again(build, options, target, ids, loops, states)
+
+
+def rows_again(
+    make: Callable[[Options, Context], Any],
+    options: Options,
+    target: CausalLM,
+    ids: Tensor,
+    loops: Sequence[tuple[int, int]],
+    reads: Callable[[Options, int], States] = lambda options, layers: LAST,
+) -> Tensor:
+    """[n, V] logits of a drafter over the target's states, read in one forward; see ``DrafterKind.again``.
+
+    Args:
+        make: builds the drafter, which has a method ``along``.
+        reads: see ``DrafterKind.states``.
+    """
+    keeping = target.with_features(_FLAG, reads(options, target.layers))
     keeping.score(ids[:-1], last=1)
     hidden = StatesUpTo(keeping)
     vocab_size = target.vocab_size
     begun = loops[0][0]
     context = Context(keeping, None, SamplingParams(), target.device, vocab_size, hidden=hidden)
-    drafter = build({**options, TREE: CHAIN}, context)
-    assert not isinstance(drafter, HeadTreeDrafter)
+    drafter = make({**options, TREE: CHAIN}, context)
     logits = torch.zeros(len(ids) - begun, vocab_size, dtype=target.dtype, device=target.device)
     for start, count in loops:
         if count:

@@ -22,17 +22,35 @@ EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK, XPRESS, MTP, ASSISTANT = PUBLISHED = (
 READ_LAYERS = frozenset({EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK, XPRESS})
 """Kinds that read the target's states after some of its layers."""
 
+BLOCKS = frozenset({DFLASH, DFLASH2, DSPARK})
+"""Kinds that draft a block in one forward."""
+
 SPSBENCH, SPECULATORS, AUTHORS = WRITERS = ("spsbench", "speculators", "authors")
 """Whose layout a folder has."""
 
 AFTER, OUTPUT, PRE, POST = "after", "output", "pre", "post"
 
-CONVENTIONS = {"ids": (AFTER, OUTPUT), "recycle": (PRE, POST), "residual": (PRE, POST)}
+OWN, NEXT = "own", "next"
+EARLIER, BOTH = "earlier", "both"
+ANCHORED, EACH = "anchored", "each"
+
+CONVENTIONS = {
+    "ids": (AFTER, OUTPUT),
+    "recycle": (PRE, POST),
+    "residual": (PRE, POST),
+    "anchor": (OWN, NEXT),
+    "sliding": (EARLIER, BOTH),
+    "window": (ANCHORED, EACH),
+}
 """What engines read differently in the same folder, and how each can be read; options of the drafter.
 
 ``ids``: an id k is the state after k layers, or the output of the layer with index k, which is state k + 1.
 ``recycle``: what a head reads of itself, before or after its final norm. ``residual``: whether the attention
 of an EAGLE-3 layer adds to the fused state before its norm, or after.
+
+Of a block: ``anchor``, whether a place predicts its own token or the next one, so that the pending token's
+place predicts too. In its sliding layers: ``sliding``, whether a place sees the earlier ones of the block
+alone or both sides; ``window``, whether it is counted from the block's first place for all, or from each.
 """
 
 AS_WRITTEN = "as-written"

@@ -7,13 +7,19 @@ from pathlib import Path
 
 from spsbench.base.errors import UnavailableError
 from spsbench.models.authors import read_eagle3, read_medusa
+from spsbench.models.block_folders import read_blocks
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import DESCRIPTION, is_trained
 from spsbench.models.published import CONFIG, Published, open_published
 from spsbench.models.speculators import read_speculators
 from spsbench.models.trained import TrainedDraft, read_trained
 
-READERS: tuple[Callable[[Published], TrainedDraft | None], ...] = (read_speculators, read_medusa, read_eagle3)
+READERS: tuple[Callable[[Published], TrainedDraft | None], ...] = (
+    read_blocks,
+    read_speculators,
+    read_medusa,
+    read_eagle3,
+)
 """Each reads the folders of some kinds and layouts, and returns None of others."""
 
 

@@ -248,7 +248,7 @@ def test_the_files_are_named_as_the_package_names_them(head: Path, model: Any) -
 @pytest.mark.parametrize(
     ("told", "field"),
     [
-        ({"speculators_model_type": "dflash"}, "speculators_model_type dflash"),
+        ({"speculators_model_type": "dflash"}, "has no aux_hidden_state_layer_ids"),
         ({"speculators_model_type": "mtp"}, "speculators_model_type mtp"),
         ({READS: [1, 2, 3]}, r"fc.weight of the shape [64, 64], not [64, 192]"),
         ({READS: None}, r"fc.weight of the shape [64, 64], not [64, 192]"),
