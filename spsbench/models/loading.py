@@ -237,6 +237,7 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
         model = model if packed else model.to(device)
     loaded = _over_torch(model, source.tokenizer.border, vocab_size)
     loaded.checkpoint_embedding = partial(embedding_of, source, flag)
+    loaded.files = files_of(source.location, source.commit)
     return loaded
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -88,6 +89,7 @@ class TorchLM(CausalLM):
         self.cache = cache_of(model)
         # Of the files that it was loaded from, whose numbers the weights may be rounded from.
         self.checkpoint_embedding: Callable[[], str | None] | None = None
+        self.files: Path | None = None  # that it was loaded from; they may hold more than is loaded
 
     @property
     def weights(self) -> str:
@@ -150,8 +152,11 @@ class TorchLM(CausalLM):
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
         if self.cache.one_by_one and self.length and len(tokens) > 1:
             return torch.cat([self._scored(token, 1) for token in torch.split(tokens, 1)][-last:])
+        # Gemma 4 computes its last layers for the wanted rows alone, and states are kept of all tokens.
+        trims = self._features is not None and getattr(text_config(self.config), "num_kv_shared_layers", 0)
+        rows = 0 if trims else last
         with self.cache.reading(tokens) as given:
-            output = self.model(input_ids=tokens.unsqueeze(0), use_cache=True, logits_to_keep=last, **given)
+            output = self.model(input_ids=tokens.unsqueeze(0), use_cache=True, logits_to_keep=rows, **given)
         # Some models ignore logits_to_keep and return a row for every token.
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits

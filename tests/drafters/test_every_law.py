@@ -23,7 +23,7 @@ LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
 # V, K and sampling: every pair of extremes, as far as the drafts of one case can be counted in seconds.
 CASES = ((2, 4, PLAIN), (3, 2, PLAIN), (5, 1, PLAIN), (5, 4, GREEDY))
 WIDE = ((5, 4, TWO),)
-MADE = {"heads"}  # read from a folder that was made for one target: proved in test_heads.py
+MADE = {"heads", "mtp", "assistant"}  # read from files for one target: test_heads.py, test_blocks.py
 COUNTING = {"ngram", "unigram", "bigram"}  # their rows are as wide as the vocabulary under any sampling
 POLICY_OPTIONS = {"stop-below": "stop-below:tau=0.3", "entropy": "entropy:h=0.75"}
 

@@ -1,0 +1,179 @@
+"""Prediction modules of the target's own checkpoint, and Gemma's assistants over its cache, as drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from torch import Tensor
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.plugins import Options
+from spsbench.decode.rejection import Draft
+from spsbench.drafters.heads import (
+    EagleDrafter,
+    EagleModel,
+    EagleTree,
+    HeadTreeDrafter,
+    rows_again,
+    tree_drafter,
+)
+from spsbench.drafters.registry import TREE, Context
+from spsbench.drafters.shape import shape_of
+from spsbench.models.assistant import AssistantModel, load_assistant, read_assistant, require_target
+from spsbench.models.checkpoint import Checkpoint
+from spsbench.models.hf_errors import typed_errors
+from spsbench.models.kinds import AS_WRITTEN, POST, PRE
+from spsbench.models.mtp import MtpChain, MtpLayout, MtpModel, MtpModule, NoModules, find_modules
+from spsbench.models.source import ModelSource, files_of, fingerprint
+from spsbench.models.torch_lm import TorchLM
+
+_FLAG = "--drafter"
+_BEFORE_NORM = ("step3", "mimo_v2")
+"""Targets whose modules read each other's states before the norm, by vLLM and by llama.cpp."""
+
+
+def content(options: Options) -> str | None:
+    """Return a hash of a folder with modules of their own; those of the target are among its files."""
+    folder = _of_its_own(options)
+    return None if folder is None else fingerprint(str(folder))
+
+
+def _of_its_own(options: Options) -> Path | None:
+    """Return the folder of modules that were trained apart from their target; None for the target's own."""
+    name = str(options["from"])
+    if not name:
+        return None
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        remedy = "Name a folder, or none for the target's own modules."
+        raise UnavailableError(f"there is no folder {name}.", flag=_FLAG, remedy=remedy)
+    return folder
+
+
+def suits(options: Options, target: ModelSource) -> None:
+    """Refuse a target whose files hold no module; what is not downloaded is looked at when it is loaded."""
+    own = _of_its_own(options)
+    folder = own or files_of(target.location, target.commit)
+    if folder is None:
+        return
+    with typed_errors(str(folder), _FLAG):
+        stored = Checkpoint(folder)
+    if own or stored.tensors:
+        _layout(stored, target.config, target.name if own is None else str(own))
+
+
+def _layout(stored: Checkpoint, config: object, name: str) -> MtpLayout:
+    try:
+        return find_modules(stored, config)
+    except NoModules as reason:
+        raise UsageError(
+            f"{name} cannot draft by its own modules: {reason}.",
+            flag=_FLAG,
+            remedy="Choose another drafter, or the checkpoint that has them.",
+        ) from reason
+
+
+def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
+    """Build the drafter of a target's own modules, for chains or trees."""
+    target, hidden = context.target, context.hidden
+    own = _of_its_own(options)
+    if hidden is None or not isinstance(target, TorchLM) or (folder := own or target.files) is None:
+        raise UsageError(
+            "mtp reads modules from the files of a target over torch.",
+            flag=_FLAG,
+            remedy="Give --backend torch, and a target that is loaded whole.",
+        )
+    modules = _modules(target, folder)
+    recycle = str(options["recycle"])
+    if recycle == AS_WRITTEN:
+        recycle = PRE if str(target.config.model_type).startswith(_BEFORE_NORM) else POST
+    shape = shape_of(str(options[TREE]), "--tree")
+    given = (hidden, context.vocab_size, target.context_window, context.device)
+    if len(modules) > 1:
+        if shape is not None:
+            raise UsageError(
+                f"{target.config.model_type} has {len(modules)} modules, one for each place of a chain.",
+                flag="--tree",
+                remedy="Leave --tree out.",
+            )
+        several = MtpModel(modules, recycle, *given)
+        return EagleDrafter(cast(EagleModel, several), context.sampling, context.device)
+    model = EagleModel(MtpChain(modules[0], recycle, target), *given)
+    if shape is None:
+        return EagleDrafter(model, context.sampling, context.device)
+    return tree_drafter(EagleTree(model), shape, options, context)
+
+
+def _modules(target: TorchLM, folder: Path) -> list[MtpModule]:
+    """Load a target's modules; once for all that draft with them."""
+    key = ("mtp", str(folder.resolve()))
+    if key not in target.attached:
+        stored, name = Checkpoint(folder), str(folder)
+        layout = _layout(stored, target.config, name)
+        try:
+            target.attached[key] = [
+                MtpModule(stored, names, number, layout.hidden_first, target)
+                for number, names in enumerate(layout.modules)
+            ]
+        except NoModules as reason:
+            raise UsageError(
+                f"{name} cannot draft by its own modules: {reason}.",
+                flag=_FLAG,
+                remedy="Choose another drafter.",
+            ) from reason
+    modules: list[MtpModule] = target.attached[key]
+    return modules
+
+
+again = partial(rows_again, build)
+
+
+class AssistantDrafter(EagleDrafter):
+    """Samples K tokens from an assistant, one after the other, all at one position; none after one token."""
+
+    model: AssistantModel  # type: ignore[assignment]
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        # What it predicted in the last loop is of tokens that the target has read since.
+        self.model.rollback(len(tokens) - 1)
+        return super().draft(tokens, k, u)
+
+
+def _folder(options: Options) -> Path:
+    name = str(options["from"])
+    if not name:
+        raise UsageError(
+            "assistant has no folder.", flag=_FLAG, remedy="Give --drafter assistant:from=FOLDER."
+        )
+    return Path(name).expanduser()
+
+
+def assistant_content(options: Options) -> str:
+    folder = _folder(options)
+    read_assistant(folder, _FLAG)
+    return fingerprint(str(folder))
+
+
+def assistant_suits(options: Options, target: ModelSource) -> None:
+    folder = _folder(options)
+    require_target(folder, read_assistant(folder, _FLAG), target.config, _FLAG)
+
+
+def build_assistant(options: Options, context: Context) -> AssistantDrafter:
+    """Build the drafter of an assistant's folder."""
+    target, hidden = context.target, context.hidden
+    if hidden is None or not isinstance(target, TorchLM):
+        raise UsageError(
+            "an assistant reads the cache of a target over torch.",
+            flag=_FLAG,
+            remedy="Give --backend torch, and a target that is loaded whole.",
+        )
+    loaded = load_assistant(_folder(options), target, _FLAG)
+    model = AssistantModel(loaded, target, hidden, str(options["position"]))
+    return AssistantDrafter(cast(EagleModel, model), context.sampling, context.device)
+
+
+assistant_again = partial(rows_again, build_assistant)

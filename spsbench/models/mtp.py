@@ -1,0 +1,448 @@
+"""The multi-token prediction modules that a target's own checkpoint holds: found by tensors, built, run.
+
+Module j reads the embedding of a token and what was predicted for the token before it, at first the
+target's last state, through two norms and one product; one decoder layer of the target's own kind follows,
+with keys and values of its own, and the target's output head (DeepSeek-V3, section 2.2). transformers drops
+these tensors when it loads a model, and ``num_nextn_predict_layers`` may promise what the files lack: the
+names of tensors say what there is.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from spsbench.decode.protocols import read_prompt
+from spsbench.models.beam_lm import additive
+from spsbench.models.causal_lm import LAST, FeatureRows, HiddenStates, skeleton, text_config
+from spsbench.models.checkpoint import Checkpoint
+from spsbench.models.heads import HeadChain
+from spsbench.models.kinds import POST
+from spsbench.models.live_tree import Branches
+from spsbench.models.rewind import RewindCache
+from spsbench.models.torch_lm import TorchLM
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleNames:
+    """Where one module's tensors are in the files.
+
+    Attributes:
+        embedding_norm, hidden_norm, projection, final_norm: their names.
+        layer: from the layer's tensors, as a model's first layer has them, to their names.
+        head: its own output head; empty where it has none.
+        embedding: its own embedding table; empty where it has none.
+    """
+
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    final_norm: str
+    layer: Mapping[str, str]
+    head: str = ""
+    embedding: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MtpLayout:
+    """The modules of a checkpoint.
+
+    Attributes:
+        modules: in the order in which they are run.
+        hidden_first: whether the product reads the state before the embedding.
+    """
+
+    modules: tuple[ModuleNames, ...]
+    hidden_first: bool = False
+
+
+_PARTS = {
+    "embedding_norm": ("enorm", "token_layernorm", "embed_norm", "pre_fc_norm_embedding"),
+    "hidden_norm": ("hnorm", "hidden_layernorm", "hidden_norm", "pre_fc_norm_hidden"),
+    "projection": ("eh_proj", "input_proj", "fc"),
+    "final_norm": ("shared_head.norm", "final_layernorm", "norm", "chain_norm"),
+}
+"""What each writer calls a part; ``.weight`` follows."""
+
+_HEADS = ("shared_head.head.weight", "shared_head.output.weight")
+_PROMISES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+
+_NUMBERED = (r"(?:model\.)?mtp_layers\.", r"model\.mtp\.layers\.", r"mtp\.layers\.")
+"""What stands before a module's number where it is not one behind the model's own layers."""
+
+_STATE_FIRST = ("mimo", "inkling")
+
+
+class NoModules(Exception):
+    """The files have no such module, or not all of one; the text says which tensor."""
+
+
+def find_modules(stored: Checkpoint, config: Any) -> MtpLayout:
+    """Find the modules of a checkpoint.
+
+    Raises:
+        NoModules: there is none, or one lacks a tensor.
+    """
+    text = text_config(config)
+    groups = _behind_the_layers(stored, text.num_hidden_layers) or _numbered(stored)
+    modules = [_module(stored, prefix) for prefix in groups]
+    if not modules:
+        promised = next((f"{name} {value}" for name, value in _promised(text)), "")
+        why = f"its config promises {promised}, and its files" if promised else "its files"
+        raise NoModules(f"{why} have no tensors of a multi-token prediction module")
+    first = str(text.model_type).startswith(_STATE_FIRST)
+    return MtpLayout(tuple(modules), hidden_first=bool(getattr(text, "mtp_hidden_states_first", first)))
+
+
+def _promised(text: Any) -> Iterator[tuple[str, int]]:
+    for name in _PROMISES:
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            yield name, value
+
+
+def _behind_the_layers(stored: Checkpoint, layers: int) -> list[str]:
+    """Return prefixes of the modules that stand as further layers behind the model's own."""
+    found: dict[int, str] = {}
+    for name in stored.tensors:
+        match = re.match(r"(.*?\blayers\.)(\d+)\.(?:transformer\.)?(?:enorm|hnorm|eh_proj)\.", name)
+        if match is not None and int(match[2]) >= layers and "mtp" not in match[1]:
+            found[int(match[2])] = f"{match[1]}{match[2]}."
+    return [found[number] for number in sorted(found)]
+
+
+def _numbered(stored: Checkpoint) -> list[str]:
+    for pattern in _NUMBERED:
+        matches = (re.match(rf"({pattern})(\d+)\.", name) for name in stored.tensors)
+        found = {int(match[2]): f"{match[1]}{match[2]}." for match in matches if match is not None}
+        if found:
+            return [found[number] for number in sorted(found)]
+    return []
+
+
+def _module(stored: Checkpoint, prefix: str) -> ModuleNames:
+    """Return one module's tensors; what Qwen's and Mellum's share stands a level above ``mtp.layers.0``."""
+    above = re.sub(r"layers\.\d+\.$", "", prefix) if "mtp" in prefix else prefix
+    names = {name for name in stored.tensors if name.startswith(prefix)}
+    parts, taken = {}, set()
+    for part, choices in _PARTS.items():
+        nearby = [f"{prefix}{inner}{choice}.weight" for choice in choices for inner in ("", "transformer.")]
+        shared = [f"{above}{choice}.weight" for choice in choices]
+        name = next((name for name in (*nearby, *shared) if name in stored), None)
+        if name is None:
+            raise NoModules(f"its files have no {nearby[0]}, which its module {prefix.rstrip('.')} needs")
+        parts[part] = name
+        taken.add(name)
+    head = next((name for name in sorted(names) if name.endswith(_HEADS)), "")
+    embedding = f"{prefix}embed_tokens.weight"
+    taken |= {head, embedding}
+    layer = {}
+    for name in sorted(names - taken):
+        inner = name[len(prefix) :].removeprefix("transformer.").removeprefix("transformer_block.")
+        layer[f"model.layers.0.{inner}"] = name
+    return ModuleNames(**parts, layer=layer, head=head, embedding=embedding if embedding in stored else "")
+
+
+class MtpModule(nn.Module):
+    """One module with its weights; keys and values are the caller's.
+
+    Args:
+        stored: the target's files.
+        names: the module's tensors in them.
+        number: the module's.
+        hidden_first: see ``MtpLayout``.
+        target: its embedding, output head and architecture.
+
+    Raises:
+        NoModules: a tensor is missing, or has another shape than the architecture's.
+    """
+
+    def __init__(
+        self, stored: Checkpoint, names: ModuleNames, number: int, hidden_first: bool, target: TorchLM
+    ) -> None:
+        super().__init__()
+        self._hidden_first = hidden_first
+        config = _layer_config(target.config, names, number)
+        self.body = _body(stored, names, config, target)
+        self.final_norm = self.body.norm
+        self.body.norm = nn.Identity()
+        width = text_config(target.config).hidden_size
+        self.embedding_norm = _norm(stored, names.embedding_norm, self.final_norm)
+        self.hidden_norm = _norm(stored, names.hidden_norm, self.final_norm)
+        self.projection = nn.Parameter(_stored(stored, names.projection, (width, 2 * width), target))
+        table = target.model.get_input_embeddings()
+        head = target.model.get_output_embeddings()
+        self._embed = table if not names.embedding else _own(stored, names.embedding, table)
+        self._head = head if not names.head else _own(stored, names.head, head)
+        self._scale, self._softcap = _logit_scale(text_config(target.config))
+        self._vocab_size = target.vocab_size
+        self.to(target.device).eval().requires_grad_(False)
+
+    def run(self, tokens: Tensor, states: Tensor, cache: RewindCache, **placed: Tensor) -> Tensor:
+        """Append entries of tokens [n] after states [n, hidden]; return [n, hidden] before the final norm."""
+        embedded = self.embedding_norm(self._embed(tokens))
+        states = self.hidden_norm(states)
+        both = (states, embedded) if self._hidden_first else (embedded, states)
+        joined = linear(torch.cat(both, -1), self.projection).unsqueeze(0)
+        out = self.body(inputs_embeds=joined, past_key_values=cache, use_cache=True, **placed)
+        last: Tensor = out.last_hidden_state[0]
+        return last
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[n, V] of states [n, hidden] after the final norm."""
+        logits = self._head(normed)[:, : self._vocab_size]
+        if self._scale != 1.0:
+            logits = logits * self._scale
+        if self._softcap:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits  # type: ignore[no-any-return]
+
+    @property
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a forward of one token reads, all experts counted."""
+        own = sum(part.nbytes for name, part in self.body.named_parameters() if "embed" not in name)
+        return int(own + self.projection.nbytes + self._head.weight.nbytes)
+
+
+def _logit_scale(text: Any) -> tuple[float, float]:
+    """Return what a head's products are multiplied by, and the bound of logits, 0 for none."""
+    divisor = getattr(text, "logits_scaling", None) or getattr(text, "logits_mup_width_multiplier", None)
+    cap = getattr(text, "final_logit_softcapping", None)
+    return 1.0 / float(divisor or 1.0), float(cap or 0.0)
+
+
+def _stored(stored: Checkpoint, name: str, shape: tuple[int, ...], target: TorchLM) -> Tensor:
+    if not stored.reads(name):
+        raise NoModules(f"{name} is stored as {stored.tensors[name].kind}, which is not read here")
+    if stored.shape(name) != shape:
+        raise NoModules(f"{name} has the shape {stored.shape(name)}, not {shape}")
+    return torch.from_numpy(stored.read(name).copy()).to(target.device, target.dtype)
+
+
+def _own(stored: Checkpoint, name: str, shared: nn.Module) -> nn.Module:
+    """Return a module's own table or head; the target's, where it holds the same numbers."""
+    weight = torch.from_numpy(stored.read(name).copy()).to(shared.weight.device, shared.weight.dtype)
+    if weight.shape != shared.weight.shape:
+        raise NoModules(f"{name} has the shape {tuple(weight.shape)}, not {tuple(shared.weight.shape)}")
+    if torch.equal(weight, shared.weight):
+        return shared
+    own = copy.copy(shared)
+    own.__dict__ = shared.__dict__ | {"_parameters": shared._parameters | {"weight": nn.Parameter(weight)}}
+    return own
+
+
+def _norm(stored: Checkpoint, name: str, like: nn.Module) -> nn.Module:
+    norm = copy.deepcopy(like)
+    weight = torch.from_numpy(stored.read(name).copy())
+    if weight.shape != norm.weight.shape:
+        raise NoModules(f"{name} has the shape {tuple(weight.shape)}, not {tuple(norm.weight.shape)}")
+    with torch.no_grad():
+        norm.weight.copy_(weight)
+    return norm
+
+
+def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
+    """Return the configuration of a model of the module's one layer, whose vocabulary is one token."""
+    text = text_config(config)
+    told = text.get_mtp_config() if getattr(text, "num_mtp_layers", None) else copy.deepcopy(text)
+    sparse = any(".experts." in name for name in names.layer)
+    types = getattr(told, "layer_types", None)
+    if types is not None:
+        own = types if told.num_hidden_layers == len(types) < text.num_hidden_layers else ()
+        told.layer_types = [own[number] if number < len(own) else _attention(types)]
+    if getattr(told, "mlp_layer_types", None) is not None:
+        told.mlp_layer_types = ["sparse" if sparse else "dense"]
+    if hasattr(told, "first_k_dense_replace"):
+        told.first_k_dense_replace = int(not sparse)
+    if hasattr(told, "mlp_only_layers"):
+        told.mlp_only_layers = [] if sparse else [0]
+    if hasattr(told, "decoder_sparse_step"):
+        told.decoder_sparse_step = 1
+    told.num_hidden_layers = 1
+    told.vocab_size, told.pad_token_id, told.bos_token_id, told.eos_token_id = 1, None, None, None
+    told.tie_word_embeddings = False
+    return told
+
+
+def _attention(types: list[str]) -> str:
+    """Return the kind of a module's layer where no configuration says it: full attention, if there is any."""
+    return "full_attention" if "full_attention" in types else types[-1]
+
+
+def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) -> Any:
+    """Build the layer and its final norm, by transformers' own reading of the architecture's files."""
+    state = {inner: torch.from_numpy(_read(stored, name)) for inner, name in names.layer.items()}
+    state["model.norm.weight"] = torch.from_numpy(_read(stored, names.final_norm))
+    width = text_config(target.config).hidden_size
+    state["model.embed_tokens.weight"] = state["lm_head.weight"] = torch.zeros(1, width)
+    kind = type(skeleton(config))
+    with _unreported():
+        built, told = kind.from_pretrained(
+            None, config=config, state_dict=state, dtype=target.dtype, output_loading_info=True
+        )
+    lacking = sorted(told["missing_keys"]) + [str(key) for key in told["mismatched_keys"]]
+    if lacking:
+        prefix = names.projection.rpartition(".")[0].rpartition(".")[0]
+        raise NoModules(f"of its module {prefix} the files lack {lacking[0]}, or it has another shape")
+    if told["unexpected_keys"]:
+        extra = names.layer.get(min(told["unexpected_keys"]), min(told["unexpected_keys"]))
+        raise NoModules(f"{extra} is no part of a layer of {config.model_type}")
+    return built.get_decoder()
+
+
+def _read(stored: Checkpoint, name: str) -> Any:
+    if not stored.reads(name):
+        raise NoModules(f"{name} is stored as {stored.tensors[name].kind}, which is not read here")
+    return stored.read(name).copy()
+
+
+@contextmanager
+def _unreported() -> Iterator[None]:
+    """Keep transformers from printing a bar and a table of this small load."""
+    from transformers.utils import logging
+
+    was = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(was)
+
+
+class MtpChain(HeadChain):
+    """One module that is run again on its own prediction, for as many tokens as are wanted.
+
+    Args:
+        recycle: what its next entry reads of its last one, ``POST`` or ``PRE`` its final norm.
+    """
+
+    def __init__(self, module: MtpModule, recycle: str, target: TorchLM) -> None:
+        self._module, self._recycle, self._target = module, recycle, target
+        self._clear_cache()
+
+    def _clear_cache(self) -> None:
+        self._cache = RewindCache()
+
+    @property
+    def length(self) -> int:
+        return self._cache.length
+
+    def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self._read_of(self._module.run(tokens, features, self._cache)[-1:])
+
+    def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
+        positions = torch.from_numpy(branches.positions[-len(tokens) :]).to(tokens.device)
+        prefix = self.length + len(tokens) - len(branches.positions)
+        mask = additive(branches, prefix, self._target)
+        placed = {"position_ids": positions.unsqueeze(0), "attention_mask": mask}
+        return self._read_of(self._module.run(tokens, features, self._cache, **placed))
+
+    def _read_of(self, last: Tensor) -> tuple[Tensor, Tensor]:
+        normed = self._module.final_norm(last)
+        return self._module.logits(normed), normed if self._recycle == POST else last
+
+    def rollback(self, length: int) -> None:
+        self._cache.rollback(length)
+
+    def forward_bytes(self) -> int:
+        return self._module.forward_bytes
+
+
+class MtpModel:
+    """Several modules over their target, as a language model that drafts: the j-th predicts the j-th token.
+
+    Entry i of module j reads the embedding of token i + 1 + j and what module j - 1 made of its entry i; the
+    first one reads the target's state i. An entry stays while all that it read was decided. Beyond the last
+    module the first one goes on, with the state that was predicted last.
+
+    Args:
+        modules: at least two.
+        recycle: what a module reads of the one before it, ``POST`` or ``PRE`` its final norm.
+        hidden: the target's states; the caller has rolled the target back to what was decided.
+        vocab_size: V.
+        context_window: of the target, in tokens.
+        device: where it is.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[MtpModule],
+        recycle: str,
+        hidden: HiddenStates,
+        vocab_size: int,
+        context_window: int,
+        device: torch.device,
+    ) -> None:
+        self.vocab_size, self.context_window, self.device = vocab_size, context_window, device
+        self._modules, self._recycle, self._hidden = modules, recycle, hidden
+        self._caches = [RewindCache() for _ in modules]
+        self._made = [FeatureRows() for _ in modules]
+        self._ids = torch.empty(0, dtype=torch.int64, device=device)
+        self._decided = 0
+        self._last = torch.empty(0)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens read."""
+        return len(self._ids)
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        return read_prompt(self, prompt, self.device)
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return self.context_window - len(prompt)
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        """See ``LanguageModel.score``; ``last`` is 1, and the first token's row is all zeros."""
+        assert last == 1
+        self._ids = torch.cat([self._ids, tokens])
+        if self.length < 2:
+            return torch.zeros(1, self.vocab_size, device=self.device)
+        if self._hidden.length >= self.length - 1:
+            self._decided = self.length
+        step = self.length - self._decided
+        module = self._modules[step % len(self._modules)]
+        out = self._entries(step) if step < len(self._modules) else self._once_more(step)
+        normed = module.final_norm(out)
+        self._last = normed if self._recycle == POST else out
+        return module.logits(normed[-1:])
+
+    def _entries(self, step: int) -> Tensor:
+        """Run a module over all entries that it lacks, up to the one that predicts the wanted token."""
+        cache, end = self._caches[step], self._decided - 1
+        start = cache.length
+        tokens = self._ids[start + 1 + step : end + 1 + step]
+        states = (
+            self._hidden.features(start, end) if not step else self._made[step - 1].read(start, end, LAST)
+        )
+        out = self._modules[step].run(tokens, states, cache)
+        made = self._modules[step].final_norm(out) if self._recycle == POST else out
+        self._made[step].write(start, [made])
+        return out
+
+    def _once_more(self, step: int) -> Tensor:
+        """Run a module once more, on the state that was predicted last."""
+        place = step % len(self._modules)
+        position = torch.tensor([[self._decided - 2 + step - place]], device=self.device)
+        return self._modules[place].run(
+            self._ids[-1:], self._last[-1:], self._caches[place], position_ids=position
+        )
+
+    def rollback(self, length: int) -> None:
+        """Keep at most the first ``length`` tokens, and the entries that read nothing else."""
+        self._ids = self._ids[:length]
+        self._decided = min(self._decided, self.length)
+        for number, cache in enumerate(self._caches):
+            cache.rollback(max(0, self._decided - 1 - number))
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a forward of one module reads."""
+        return max(module.forward_bytes for module in self._modules)

@@ -1,0 +1,235 @@
+"""Small random checkpoints that hold multi-token prediction modules, as real ones do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from support.tiny_models import BOS, EOS, TOKENS, make, make_tokenizer, save
+from torch import Tensor
+
+from spsbench.models.assistant import sharing_all
+
+_SIZES = {
+    "vocab_size": TOKENS,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "moe_intermediate_size": 16,
+    "num_experts_per_tok": 2,
+}
+_ROUTED = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+_LATENT = {
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+}
+_HYBRID = {
+    "head_dim": 8,
+    "shared_expert_intermediate_size": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_MELLUM = {
+    "head_dim": 8,
+    "num_experts": 4,
+    "sliding_window": 16,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "mlp_layer_types": ["sparse", "sparse"],
+}
+
+FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "deepseek-v3": ("DeepseekV3Config", _ROUTED | _LATENT | {"num_key_value_heads": 4}, "behind"),
+    "glm4-moe": ("Glm4MoeConfig", _ROUTED | {"head_dim": 8}, "behind"),
+    "mellum": ("MellumConfig", _MELLUM, "qwen"),
+    "qwen3.5": ("Qwen3_5TextConfig", _HYBRID, "qwen"),
+    "qwen3-next": ("Qwen3NextConfig", _HYBRID | {"num_experts": 4}, "qwen"),
+}
+"""Configuration class, sizes, and how the modules are written."""
+
+
+def mtp_config(family: str, layers: int = 2, **changes: Any) -> Any:
+    """A target's configuration; ``changes`` replace its sizes."""
+    name, sizes, _ = FAMILIES[family]
+    return getattr(transformers, name)(**_SIZES | sizes | {"num_hidden_layers": layers} | changes)
+
+
+def save_with_mtp(
+    family: str,
+    folder: Path,
+    layers: int = 2,
+    modules: int = 1,
+    seed: int = 3,
+    scale: float = 0.3,
+    **changes: Any,
+) -> Path:
+    """A checkpoint whose files hold modules that transformers drops."""
+    config = mtp_config(family, layers, num_nextn_predict_layers=modules, **changes)
+    save(make(config), folder, make_tokenizer())
+    tensors = load_file(folder / "model.safetensors")
+    for number in range(modules):
+        tensors |= module_tensors(family, config, number, seed + number, scale)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | {"num_nextn_predict_layers": modules}))
+    return folder
+
+
+def module_tensors(family: str, config: Any, number: int, seed: int, scale: float) -> dict[str, Tensor]:
+    """One module's tensors under the names that its family's files have."""
+    generator = torch.Generator().manual_seed(seed)
+    width = config.hidden_size
+
+    def noise(*shape: int) -> Tensor:
+        return scale * torch.randn(*shape, generator=generator)
+
+    layer = _layer_tensors(config, seed)
+    gains = {name: 1 + noise(width) for name in ("enorm", "hnorm", "norm")}
+    # The target's state comes through the product as it is, with some noise, so that drafts are often right.
+    product = torch.cat([torch.zeros(width, width), torch.eye(width)], 1) + noise(width, 2 * width)
+    if FAMILIES[family][2] == "behind":
+        prefix = f"model.layers.{config.num_hidden_layers + number}."
+        own = {
+            "enorm.weight": gains["enorm"],
+            "hnorm.weight": gains["hnorm"],
+            "eh_proj.weight": product,
+            "shared_head.norm.weight": gains["norm"],
+        }
+        return {f"{prefix}{name}": part.contiguous() for name, part in (layer | own).items()}
+    own = {
+        "mtp.pre_fc_norm_embedding.weight": gains["enorm"],
+        "mtp.pre_fc_norm_hidden.weight": gains["hnorm"],
+        "mtp.fc.weight": product,
+        "mtp.norm.weight": gains["norm"],
+    }
+    return own | {f"mtp.layers.{number}.{name}": part.contiguous() for name, part in layer.items()}
+
+
+def _layer_tensors(config: Any, seed: int) -> dict[str, Tensor]:
+    """A sparse layer of a model's own kind, as its files have it."""
+    told = json.loads(config.to_json_string())
+    told |= {
+        "num_hidden_layers": 1,
+        "vocab_size": 8,
+        "first_k_dense_replace": 0,
+        "num_nextn_predict_layers": 1,
+    }
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        told[name] = None
+    for name in ("layer_types", "mlp_layer_types"):
+        if told.get(name):
+            told[name] = told[name][-1:] if name == "layer_types" else ["sparse"]
+    model = make(type(config)(**told), seed)
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tensors = load_file(Path(folder) / "model.safetensors")
+    prefix = "model.layers.0."
+    return {name[len(prefix) :]: part for name, part in tensors.items() if name.startswith(prefix)}
+
+
+def save_speculators_mtp(folder: Path, config: Any, target: str, seed: int = 3, scale: float = 0.3) -> Path:
+    """A module apart from its target, a dense Qwen 3, in the format of ``speculators``."""
+    layer = {**json.loads(config.to_json_string()), "num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    model = make(type(config)(**layer), seed)
+    prefix = "model.layers.0."
+    tensors = {
+        f"mtp_layers.0.{name[len(prefix) :]}": part.clone()
+        for name, part in model.state_dict().items()
+        if name.startswith(prefix)
+    }
+    generator, width = torch.Generator().manual_seed(seed), config.hidden_size
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        gain = 1 + scale * torch.randn(width, generator=generator)
+        tensors[f"mtp_layers.0.{name}.weight"] = gain
+    through = torch.cat([torch.zeros(width, width), torch.eye(width)], 1)
+    noise = scale * torch.randn(width, 2 * width, generator=generator)
+    tensors["mtp_layers.0.input_proj.weight"] = through + noise
+    told = {
+        "speculators_model_type": "mtp",
+        "architectures": ["MTPDraftModel"],
+        "transformer_layer_config": layer,
+        "num_nextn_predict_layers": 1,
+        "speculators_config": {
+            "algorithm": "mtp",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": target, "architectures": ["Qwen3ForCausalLM"]},
+        },
+    }
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(told))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+_GEMMA: dict[str, Any] = {
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "global_head_dim": 8,
+    "num_global_key_value_heads": 2,
+    "sliding_window": 8,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "hidden_size_per_layer_input": 8,
+    "use_double_wide_mlp": False,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def gemma4_config(vocab_size: int = TOKENS, **changes: Any) -> Any:
+    """A Gemma 4 of six layers, the last two of which share the keys and values of earlier ones."""
+    types = ["sliding_attention", "full_attention"] * 3
+    sizes = {"hidden_size": 32, "num_hidden_layers": 6, "num_kv_shared_layers": 2, "layer_types": types}
+    sizes |= {"vocab_size": vocab_size, "vocab_size_per_layer_input": vocab_size}
+    return transformers.Gemma4TextConfig(**_GEMMA | sizes | changes)
+
+
+def make_gemma4(vocab_size: int = TOKENS, **changes: Any) -> Any:
+    return make(gemma4_config(vocab_size, **changes))
+
+
+def save_assistant(
+    folder: Path, vocab_size: int = TOKENS, width: int = 32, ordered: bool = False, seed: int = 4
+) -> Path:
+    """An assistant for such a Gemma 4."""
+    types = ["sliding_attention", "full_attention"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_kv_shared_layers": 2}
+    sizes |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    text = gemma4_config(vocab_size, layer_types=types, **sizes)
+    config = transformers.Gemma4AssistantConfig(
+        text_config=text,
+        backbone_hidden_size=width,
+        use_ordered_embeddings=ordered,
+        num_centroids=4,
+        centroid_intermediate_top_k=2,
+    )
+    torch.manual_seed(seed)
+    with sharing_all(config):
+        model = transformers.Gemma4AssistantForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, part in model.named_parameters():
+            if "projection" in name or "centroids" in name:
+                part.normal_(0.0, 0.3)
+        if ordered:
+            model.masked_embedding.token_ordering.copy_(torch.randperm(vocab_size))
+    model.save_pretrained(folder)
+    return folder
