@@ -249,7 +249,7 @@ def _target(base: Path) -> Any:
     target = AutoModelForCausalLM.from_pretrained(base / "target", attn_implementation="eager").eval()
     patterns = getattr(target, "_keys_to_ignore_on_load_unexpected", None) or []
     if any("layers" in pattern for pattern in patterns):
-        type(target)._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{DEPTH}\..*"]
+        target._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{DEPTH}\..*"]
     return target
 
 
