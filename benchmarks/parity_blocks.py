@@ -89,7 +89,7 @@ DEPTH = 2
 def write(case: Case, base: Path) -> tuple[Path, str]:
     """Write target and drafter; return the target's folder and the drafter as an option names it."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from support import tiny_blocks, tiny_models, tiny_mtp
+    from support import tiny_blocks, tiny_models, tiny_mtp  # type: ignore[import-not-found]
 
     target = base / "target"
     if case.kind == "assistant":
@@ -150,6 +150,7 @@ def drafts(target: Path, drafter: str, k: int, greedy: bool) -> dict[str, Tensor
     text, starts, tokens, logits = list(PROMPT), [], [], []
     begin = start(keeping, drafting, PROMPT, k, sampling, UniformStream(3, cpu))
     for loop in islice(begin(Stopwatch(FakeClock())), LOOPS):
+        assert loop.draft is not None
         starts.append(len(text))
         tokens.append(loop.draft.tokens)
         logits.append(torch.cat(heard))
@@ -368,22 +369,23 @@ def _speculators_mtp(model: Any, states: Any) -> Score:
                 past_key_values=cache,
             )
             state = state[:, -1:]
-        return model.lm_head(state)[0, -1]
+        logits: Tensor = model.lm_head(state)[0, -1]
+        return logits
 
     return score
 
 
 def _dflash(kind: str, base: Path) -> Score:
-    from dflash.model import DFlash2DraftModel, DFlashDraftModel, extract_context_feature
+    from dflash import model as theirs  # type: ignore[import-not-found]
 
-    cls = DFlash2DraftModel if kind == "dflash2" else DFlashDraftModel
+    cls = theirs.DFlash2DraftModel if kind == "dflash2" else theirs.DFlashDraftModel
     model = cls.from_pretrained(base / kind).eval()
     target = _target(base)
     states = _Remembered(target)
 
     @_Once
     def block_of(before: Tensor) -> Any:
-        context = extract_context_feature(states(before[:-1]), model.target_layer_ids)
+        context = theirs.extract_context_feature(states(before[:-1]), model.target_layer_ids)
         block = torch.full((1, model.block_size), model.mask_token_id)
         block[0, 0] = before[-1]
         hidden = model(
@@ -395,7 +397,7 @@ def _dflash(kind: str, base: Path) -> Score:
 
     def score(before: Tensor, drafted: Tensor) -> Tensor:
         hidden, logits = block_of(before)
-        row = logits[0, len(drafted)]
+        row: Tensor = logits[0, len(drafted)]
         if kind == "dflash2":
             # Its selector draws inside: the scores of a place are made again of its parts, along our path.
             own = model.candidate_selector
@@ -428,7 +430,8 @@ def _transformers(kind: str, base: Path) -> Score:
             state = modules.forward_layer(
                 0, state, positions, cache, input_ids=ids[None, first + 1 : len(before) + place]
             )[:, -1:]
-        return modules._project_to_logits(state)[0, -1]
+        logits: Tensor = modules._project_to_logits(state)[0, -1]
+        return logits
 
     return score
 
@@ -462,7 +465,8 @@ def _gemma(base: Path) -> Score:
             )
             state = out.last_hidden_state
             token = drafted[None, place : place + 1]
-        return out.logits[0, -1]
+        logits: Tensor = out.logits[0, -1]
+        return logits
 
     return score
 
@@ -523,6 +527,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1].startswith("["):
-        reference(*json.loads(sys.argv[1]), Path(sys.argv[2]))
+        named: list[str] = json.loads(sys.argv[1])
+        reference(named[0], named[1], Path(sys.argv[2]))
     else:
         main()

@@ -153,8 +153,8 @@ class TorchLM(CausalLM):
         if self.cache.one_by_one and self.length and len(tokens) > 1:
             return torch.cat([self._scored(token, 1) for token in torch.split(tokens, 1)][-last:])
         # Gemma 4 computes its last layers for the wanted rows alone, and states are kept of all tokens.
-        trims = self._features is not None and getattr(text_config(self.config), "num_kv_shared_layers", 0)
-        rows = 0 if trims else last
+        shares = bool(getattr(text_config(self.config), "num_kv_shared_layers", 0))
+        rows = 0 if shares and self._features is not None else last
         with self.cache.reading(tokens) as given:
             output = self.model(input_ids=tokens.unsqueeze(0), use_cache=True, logits_to_keep=rows, **given)
         # Some models ignore logits_to_keep and return a row for every token.
