@@ -129,11 +129,7 @@ def _of_authors(published: Published) -> TrainedDraft:
     causal = settings.get("is_causal")
     conventions = (
         Convention("ids", OUTPUT, "their authors count layers from 0 and read what comes out"),
-        Convention(
-            "anchor",
-            NEXT if deepspec else OWN,
-            "DeepSpec's code" if deepspec else "z-lab's code",
-        ),
+        Convention("anchor", NEXT if deepspec else OWN, "DeepSpec's code" if deepspec else "z-lab's code"),
         *_of_windows(
             config,
             Convention(

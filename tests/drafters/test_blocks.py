@@ -201,7 +201,8 @@ def test_rows_that_were_not_drawn_from_are_found(kind: str, tmp_path: Path) -> N
 
     def faulty(drafter: PathDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         draft = usual(drafter, tokens, k, u)
-        assert draft.probs is not None
+        if draft.probs is None:  # after a single token
+            return draft
         return Draft(draft.tokens, draft.probs[:1].expand(draft.count, -1))
 
     drafter = str(Spec("heads", (("from", str(saved)),)))
