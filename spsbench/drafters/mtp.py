@@ -27,6 +27,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import AS_WRITTEN, POST, PRE
 from spsbench.models.mtp import MtpChain, MtpLayout, MtpModel, MtpModule, NoModules, find_modules
+from spsbench.models.plausible import require_ordinary_files
 from spsbench.models.source import ModelSource, files_of, fingerprint
 from spsbench.models.torch_lm import TorchLM
 
@@ -50,6 +51,7 @@ def _of_its_own(options: Options) -> Path | None:
     if not folder.is_dir():
         remedy = "Name a folder, or none for the target's own modules."
         raise UnavailableError(f"there is no folder {name}.", flag=_FLAG, remedy=remedy)
+    require_ordinary_files(folder, name, _FLAG)
     return folder
 
 
@@ -111,7 +113,9 @@ def _modules(target: TorchLM, folder: Path) -> list[MtpModule]:
     """Load a target's modules; once for all that draft with them."""
     key = ("mtp", str(folder.resolve()))
     if key not in target.attached:
-        stored, name = Checkpoint(folder), str(folder)
+        name = str(folder)
+        with typed_errors(name, _FLAG):
+            stored = Checkpoint(folder)
         layout = _layout(stored, target.config, name)
         try:
             target.attached[key] = [

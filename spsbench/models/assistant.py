@@ -20,6 +20,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import HiddenStates, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.plausible import require_bounded_config, require_ordinary_files
 from spsbench.models.torch_lm import TorchLM
 
 BONUS, WRITTEN = POSITIONS = ("bonus", "written")
@@ -35,9 +36,12 @@ def read_assistant(folder: Path, flag: str) -> Any:
         UnavailableError: the folder has none, or a tensor is missing or of another shape.
         UsageError: it is another model, or this transformers has no such class.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
+    require_ordinary_files(folder, str(folder), flag)
     with typed_errors(str(folder), flag):
+        told, _ = PretrainedConfig.get_config_dict(folder)
+        require_bounded_config(told, str(folder), flag)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if config.model_type not in ASSISTANTS:
         raise UsageError(
@@ -45,8 +49,9 @@ def read_assistant(folder: Path, flag: str) -> Any:
             flag=flag,
             remedy="Give a head's folder as --drafter heads:from=FOLDER, a draft model as --draft.",
         )
-    stored = Checkpoint(folder)
-    with torch.device("meta"), sharing_all(config):
+    with typed_errors(str(folder), flag):
+        stored = Checkpoint(folder)
+    with typed_errors(str(folder), flag), torch.device("meta"), sharing_all(config):
         wanted = _class(config)(config).state_dict()
     for name, part in wanted.items():
         if name == "lm_head.weight":  # tied

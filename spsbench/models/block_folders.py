@@ -46,6 +46,8 @@ _READS, _OWN_READS = "aux_hidden_state_layer_ids", "target_layer_ids"
 _SELECTOR, _BIAS = "candidate_selector.predecessor_codebook", "markov_head.markov_w1.weight"
 _UNREAD = ("confidence_head.*", "verifier_norm.weight", "verifier_lm_head.weight", D2T, T2D)
 _SLIDING = "sliding_attention"
+_LONGEST_BLOCK = 1024
+"""In tokens; every loop computes the whole block. Published ones have 8 to 16."""
 _LAYER_FIELDS = frozenset(
     {
         "attention_bias",
@@ -112,7 +114,8 @@ def _of_speculators(published: Published) -> TrainedDraft:
         published.damaged(f"has no {_READS} in its {CONFIG}")
     hidden, vocab_size = published.number("hidden_size", layer), published.number("vocab_size", layer)
     wide = config.get("target_hidden_size")
-    target = verifier_of(published, hidden if wide is None else int(wide), vocab_size)
+    wide = hidden if wide is None else published.number("target_hidden_size")
+    target = verifier_of(published, wide, vocab_size)
     return _described(published, kind, SPECULATORS, target, layer, reads, conventions, config)
 
 
@@ -184,9 +187,12 @@ def _described(
     own = {name: value for name, value in layer.items() if name in _LAYER_FIELDS} | {"model_type": model_type}
     for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "num_hidden_layers"):
         published.number(field, own)
+    published.require_layers(own["num_hidden_layers"])
     if (published.folder / "mask_embedding.pt").is_file():
         published.refuse("has a mask_embedding.pt, which is not read here", "Choose another drafter.")
     extra = _extra(published, kind, settings)
+    if extra["mask_token_id"] >= target.vocab_size:
+        published.damaged(f"has the mask_token_id {extra['mask_token_id']} of {target.vocab_size} tokens")
     anchored = next(each.value for each in conventions if each.name == "anchor") == NEXT
     published.number("block_size", settings, least=1 if anchored else 2)
     rows = _rows(published, settings, target.vocab_size)
@@ -222,7 +228,7 @@ def _described(
 def _extra(published: Published, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a block needs besides its layers, by the names of the configuration."""
     extra: dict[str, Any] = {
-        "block_size": published.number("block_size", settings),
+        "block_size": published.number("block_size", settings, most=_LONGEST_BLOCK),
         "mask_token_id": published.number("mask_token_id", settings, least=0),
         "input_embedding_scale": float(settings.get("input_embedding_scale") or 1.0),
         "output_multiplier": float(settings.get("output_multiplier") or 1.0),
@@ -326,7 +332,7 @@ def _loaded(draft: TrainedDraft, target: CausalLM, flag: str) -> BlockModel:
         state = {name: _tensor(draft, name, target) for name in net.state_dict()}
         net.load_state_dict(state, assign=True)
         rotary = Qwen3RotaryEmbedding(layer_config(draft)).to(target.device)
-    except (KeyError, ValueError, RuntimeError) as fault:
+    except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as fault:
         reason = next(iter(str(fault).splitlines()), "")
         raise UnavailableError(
             f"{draft.folder} does not hold the drafter that it describes: {reason}.",

@@ -27,6 +27,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import HeadChain
 from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
+from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
 
@@ -229,9 +230,7 @@ def _stored(stored: Checkpoint, name: str, shape: tuple[int, ...], target: Torch
 
 def _own(stored: Checkpoint, name: str, shared: nn.Module) -> nn.Module:
     """Return a module's own table or head; the target's, where it holds the same numbers."""
-    weight = torch.from_numpy(stored.read(name).copy()).to(shared.weight.device, shared.weight.dtype)
-    if weight.shape != shared.weight.shape:
-        raise NoModules(f"{name} has the shape {tuple(weight.shape)}, not {tuple(shared.weight.shape)}")
+    weight = _shaped(stored, name, shared).to(shared.weight.device, shared.weight.dtype)
     if torch.equal(weight, shared.weight):
         return shared
     own = copy.copy(shared)
@@ -239,11 +238,16 @@ def _own(stored: Checkpoint, name: str, shared: nn.Module) -> nn.Module:
     return own
 
 
+def _shaped(stored: Checkpoint, name: str, like: nn.Module) -> Tensor:
+    """Read a weight; NoModules if it has another shape than that of ``like``."""
+    if (there := stored.shape(name)) != tuple(like.weight.shape):
+        raise NoModules(f"{name} has the shape {there}, not {tuple(like.weight.shape)}")
+    return torch.from_numpy(_read(stored, name))
+
+
 def _norm(stored: Checkpoint, name: str, like: nn.Module) -> nn.Module:
     norm = copy.deepcopy(like)
-    weight = torch.from_numpy(stored.read(name).copy())
-    if weight.shape != norm.weight.shape:
-        raise NoModules(f"{name} has the shape {tuple(weight.shape)}, not {tuple(norm.weight.shape)}")
+    weight = _shaped(stored, name, norm)
     with torch.no_grad():
         norm.weight.copy_(weight)
     return norm
@@ -295,6 +299,8 @@ def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) 
     if told["unexpected_keys"]:
         extra = names.layer.get(min(told["unexpected_keys"]), min(told["unexpected_keys"]))
         raise NoModules(f"{extra} is no part of a layer of {config.model_type}")
+    if not isinstance(cache_of(built), RewindCache):
+        raise NoModules(f"layers of {config.model_type} keep more than keys and values")
     return built.get_decoder()
 
 

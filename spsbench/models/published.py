@@ -107,12 +107,14 @@ class Published:
         if unread:
             self.damaged(f"has {_listed(unread)} in a type that is none of float32, bfloat16 and float16")
 
-    def layer_count(self, prefix: str = "layers.") -> int:
-        """Return how many decoder layers there are tensors of."""
+    def require_layers(self, layers: int, prefix: str = "layers.") -> None:
+        """Refuse another number of decoder layers than there are tensors of, before any is built."""
         places = {
             name.removeprefix(prefix).partition(".")[0] for name in self.stored.tensors if prefix in name
         }
-        return len({int(place) for place in places if place.isdecimal()})
+        held = len({int(place) for place in places if place.isdecimal()})
+        if held != layers:
+            self.damaged(f"has {held} layers of the {layers} that num_hidden_layers in its {CONFIG} promises")
 
     def vocabulary(self, rows: int, vocab_size: int) -> tuple[npt.NDArray[np.int64] | None, str]:
         """Return ([rows] the token of each row of the output head, how ``d2t`` was read).

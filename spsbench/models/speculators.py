@@ -195,11 +195,7 @@ def eagle3_of(
             "has sliding_attention in llama layers, which transformers lacks", "Choose another drafter."
         )
     layers, hidden = published.number("num_hidden_layers", layer), published.number("hidden_size", layer)
-    held = published.layer_count()
-    if held != layers:
-        published.damaged(
-            f"has {held} layers of the {layers} that num_hidden_layers in its {CONFIG} promises"
-        )
+    published.require_layers(layers)
     wanted: dict[str, Shape] = {FC: (hidden, _count(reads) * target.hidden), HEAD: (rows, hidden), **norms}
     wanted |= _layer_shapes(published, layer)
     if OWN_EMBEDDING in published.stored:
