@@ -415,7 +415,8 @@ def _shows_layers(model: Any, states: Sequence[int], ids: Tensor) -> bool:
         told = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
     if told is None or len(told) != count + 1 or set(heard) != {*states, NORMED}:
         return False
-    if any(len(forwards) != 1 for forwards in heard.values()):
+    # DeepSeek V4 has several streams between its layers, [1, n, streams, hidden].
+    if any(len(forwards) != 1 or forwards[0].dim() != 3 for forwards in heard.values()):
         return False
     # transformers' last one is normed already: the norm says whether ours is what it got.
     norm = getattr(body_of(model), "norm", None)

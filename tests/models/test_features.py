@@ -136,6 +136,23 @@ def test_layers_whose_states_are_not_what_transformers_says_are_refused() -> Non
         TorchLM(model).with_features("--drafter", (1,))
 
 
+def test_several_streams_between_layers_are_refused() -> None:
+    target = TorchLM(make(config_of("deepseek-v4")))
+    with pytest.raises(UsageError, match="states between the layers of DeepseekV4ForCausalLM"):
+        target.with_features("--drafter", (1,))
+
+
+@pytest.mark.parametrize("architecture", ["qwen3.5", "recurrent-gemma"])
+def test_states_between_layers_with_a_running_state(architecture: str) -> None:
+    """Planes are read in one forward, steps in one for each token."""
+    plain = TorchLM(make(config_of(architecture)))
+    kept = plain.with_features("--drafter", (1, NORMED))
+    for row, expected in zip(in_pieces(kept), in_pieces(plain), strict=True):
+        assert torch.equal(row, expected)
+    told = plain.model(input_ids=TOKENS.unsqueeze(0), use_cache=False, output_hidden_states=True)
+    assert torch.allclose(kept.features(0, 30, (1,)), told.hidden_states[1][0], atol=2e-4)
+
+
 def test_they_outgrow_their_room() -> None:
     kept = over_onnx(make(config_of("llama", hidden_size=64))).with_features("--drafter")
     tokens = TOKENS.repeat(20)
