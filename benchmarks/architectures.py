@@ -8,9 +8,8 @@
 
 A type is saved as its published checkpoints are: of images and text the whole, towers included. The draft is
 the target with noise on its weights, so that drafts are accepted sometimes. `spsbench run` answers two
-prompts greedily with K = 4, in float32 and bfloat16, and proves itself on more at temperature 1; its
-texts are
-held against a loop of transformers without a cache. Each type has a process of its own, and a row in
+prompts greedily with K = 4, in float32 and bfloat16, and proves itself on more at temperature 1; its texts
+are held against a loop of transformers without a cache. Each type has a process of its own, and a row in
 ``build/architectures``.
 """
 

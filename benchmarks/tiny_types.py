@@ -161,7 +161,12 @@ _OWN: dict[str, dict[str, Any]] = {
         "lsh_attn_chunk_length": 16,
         "local_attn_chunk_length": 16,
     },
-    "emu3": {"vocabulary_map": {"<image>": 257}},
+    "emu3": {
+        "vq_config.base_channels": 32,
+        "vq_config.z_channels": 32,
+        "vq_config.num_res_blocks": 1,
+        "vocabulary_map": {"<image>": 257},
+    },
     "dots3_note": {"swa_head_dim": 32, "text_config.swa_head_dim": 32},
     "dots3_note_text": {"swa_head_dim": 32},
     "deepseek_ocr2": {

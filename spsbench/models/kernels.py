@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -52,34 +52,31 @@ def kernels_of_config(config: Any) -> dict[str, str]:
     model_class = class_of(config)
     if widths and all(widths) and not getattr(model_class, "_is_stateful", False):
         return {}
-    return dict(_kernels_of_skeleton(_Named(config.to_json_string(), config)))
+    return dict(_kernels_of_skeleton(_KeyedConfig(config.to_json_string(), config)))
 
 
 @dataclass(frozen=True)
-class _Named:
+class _KeyedConfig:
     name: str
     config: Any = field(compare=False)
 
 
 @lru_cache(maxsize=8)
-def _kernels_of_skeleton(named: _Named) -> dict[str, str]:
+def _kernels_of_skeleton(named: _KeyedConfig) -> dict[str, str]:
     try:
         return kernels_of(skeleton(named.config))
     except Exception:  # whatever it is, loading says it
         return {}
 
 
-def slow_kernels(kernels: Mapping[str, str]) -> list[str]:
-    """Return the packages without which reference code computes."""
-    return sorted(package for package, by in kernels.items() if by == REFERENCE)
-
-
-def said(packages: Sequence[str]) -> str:
-    """Return the sentence for the screen."""
-    named = " and ".join(packages)
+def slow_kernels(kernels: Mapping[str, str]) -> str | None:
+    """Return the sentence on packages without which reference code computes; None if none is missing."""
+    packages = sorted(package for package, by in kernels.items() if by == REFERENCE)
+    if not packages:
+        return None
     return (
-        f"{REFERENCE} computes layers that {named} would compute faster, so that times are not those of a "
-        f"served model: pip install {' '.join(packages)}"
+        f"{REFERENCE} computes layers that {' and '.join(packages)} would compute faster, so that times are "
+        f"not those of a served model: pip install {' '.join(packages)}."
     )
 
 

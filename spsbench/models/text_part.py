@@ -132,6 +132,8 @@ def why_no_text(config: Any) -> str | None:
     found = text_class(config)
     if found is None:
         return None
+    if config.model_type.endswith("_assistant"):
+        return "it proposes tokens from the states of the target that it was trained for"
     needed = [
         name
         for name, given in inspect.signature(found.forward).parameters.items()
@@ -164,7 +166,7 @@ class WithoutTowers:
 def without_towers(whole: Any) -> Any:
     """Return transformers' class of images and text, which builds its language model alone."""
 
-    class Text(WithoutTowers, whole):  # type: ignore[misc]
+    class TextAlone(WithoutTowers, whole):  # type: ignore[misc]
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
             try:
                 super().__init__(config, *args, **kwargs)
@@ -177,8 +179,12 @@ def without_towers(whole: Any) -> Any:
             super().post_init()
 
     # Its weights are converted, and it is spoken of, by the name of the whole.
-    Text.__name__, Text.__qualname__, Text.__module__ = whole.__name__, whole.__qualname__, whole.__module__
-    return Text
+    TextAlone.__name__, TextAlone.__qualname__, TextAlone.__module__ = (
+        whole.__name__,
+        whole.__qualname__,
+        whole.__module__,
+    )
+    return TextAlone
 
 
 @contextmanager

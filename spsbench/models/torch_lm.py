@@ -285,9 +285,14 @@ def body_of(model: Any) -> Any:
 
     Some models do not declare it, and some call their head a decoder (ModernBERT's).
     """
-    body = model.get_decoder()
-    if body is model or body is model.get_output_embeddings():
-        body = getattr(model, "model", model)
+    head, body = model.get_output_embeddings(), model.get_decoder()
+    if body is model or body is head:
+        return getattr(model, "model", model)
+    while head is not None and any(part is head for part in body.modules()):  # a language model within
+        inner = body.get_decoder()
+        if inner is body:
+            return model
+        body = inner
     return body
 
 

@@ -24,7 +24,7 @@ from spsbench.engines.hf import ASSISTED
 from spsbench.engines.local import BatchedEngine, EagerEngine, Engine, torch_threads
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
-from spsbench.models.kernels import said, slow_kernels
+from spsbench.models.kernels import slow_kernels
 from spsbench.models.memory import (
     cache_bytes,
     cache_shared,
@@ -304,7 +304,7 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     needs = "" if plan.room is None or plan.device.type == "cpu" else plan.room.sentence(plan.device)
     watcher.loading((names if place is None else f"{names} on {place}") + (needs and f", which {needs}"))
     if slow := slow_kernels(plan.layer_kernels):
-        watcher.warned(f"{said(slow)}.")
+        watcher.warned(slow)
     if plan.fallback:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
     recorded = conditions.recorded_threads(plan, store)

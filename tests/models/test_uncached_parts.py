@@ -9,7 +9,8 @@ import torch
 from support.tiny_models import ARCHITECTURES, MORE, SEQ2SEQ, TOKENS, config_of, make, make_seq2seq
 from torch import nn
 
-from spsbench.models.causal_lm import CausalLM
+from benchmarks.tiny_types import tiny_config
+from spsbench.models.causal_lm import CausalLM, built
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM, body_of
@@ -80,3 +81,12 @@ def test_two_readings_of_one_model_go_beside_each_other() -> None:
         for length, parts in zip((LENGTH, LENGTH + 9), zip(*pairs, strict=True), strict=True):
             expected = CausalLM.score_uncached_parts(lm, tokens(length), LAST, ROWS)
             assert torch.allclose(torch.cat(parts), torch.cat(list(expected)), atol=1e-4)
+
+
+def test_a_language_model_within_is_no_body() -> None:
+    """Llama 4's wrapper holds a whole language model, whose head would be within what runs once."""
+    whole, parts, sizes, runs = forwards(
+        TorchLM(built(tiny_config("llama4"), torch.float32).eval()), tokens()
+    )
+    assert torch.allclose(parts, whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
+    assert (max(sizes), sum(sizes), runs) == (ROWS, LAST, 1)
