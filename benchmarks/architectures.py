@@ -297,11 +297,10 @@ def state_of(row: dict[str, Any]) -> str:
 
 def page(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of all rows, with its counts."""
-    import transformers
-
+    versions = sorted({row["transformers"] for row in rows if "transformers" in row})
     lines = [
         BEGIN,
-        f"transformers {transformers.__version__}; written by `python -m benchmarks.architectures --page`.",
+        f"transformers {', '.join(versions)}; written by `python -m benchmarks.architectures --page`.",
         "",
         "| | "
         + " | ".join(wanted := ["works", "refused", "no evidence", "ALARM", "DIFFERS", "CRASH", "not made"])
@@ -367,8 +366,8 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=ROWS)
     arguments = parser.parse_args()
     arguments.rows.mkdir(parents=True, exist_ok=True)
-    kinds = arguments.types.split(",") if arguments.types else [*known_types()]
     if not arguments.page:
+        kinds = arguments.types.split(",") if arguments.types else [*known_types()]
         scratch = Path(mkdtemp(prefix="architectures-"))
         _warm(scratch)
         for kind in kinds:
@@ -382,11 +381,8 @@ def main() -> None:
             said = " | ".join(str(run.get("message") or run.get("texts") or "") for run in runs)
             took = f"({time.monotonic() - started:.0f} s)"
             print(f"{kind}: {state_of(row)}; {row['built'][:200]}; {said[:300]} {took}", flush=True)
-    rows = [
-        json.loads(path.read_text())
-        for kind in known_types()
-        if (path := arguments.rows / f"{kind}.json").is_file()
-    ]
+    rows = [json.loads(path.read_text()) for path in arguments.rows.glob("*.json")]
+    rows.sort(key=lambda row: (str(row["of"]), row["type"]))
     table = page(rows)
     print("\n".join(table.splitlines()[:7]))
     if arguments.page:
