@@ -193,8 +193,9 @@ def _tokens_below(root: Node | None, node: Node) -> list[int]:
 class Ahead(Protocol):
     """What gives the rows of several places after a text at once: none depends on what another draws."""
 
-    count: int
-    """How many places at most; 0 for any number."""
+    @property
+    def count(self) -> int:
+        """How many places at most; 0 for any number."""
 
     def begin(self) -> None:
         """Forget the last text."""

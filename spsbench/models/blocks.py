@@ -309,7 +309,8 @@ class BlockModel:
         fused = self._net.hidden_norm(self._net.fc(states.to(self._head.dtype)))
         rope = self._rope(fused, self.length, len(states))
         for number, layer in enumerate(self._net.layers):
-            self._cache.update(*layer.self_attn.keys(fused, rope), number)
+            attention: Any = layer.self_attn
+            self._cache.update(*attention.keys(fused, rope), number)
 
     def block(self, anchor: Tensor, count: int) -> BlockSlots:
         """Run one block behind the context.

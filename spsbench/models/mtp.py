@@ -228,7 +228,7 @@ def _stored(stored: Checkpoint, name: str, shape: tuple[int, ...], target: Torch
     return torch.from_numpy(stored.read(name).copy()).to(target.device, target.dtype)
 
 
-def _own(stored: Checkpoint, name: str, shared: nn.Module) -> nn.Module:
+def _own(stored: Checkpoint, name: str, shared: Any) -> Any:
     """Return a module's own table or head; the target's, where it holds the same numbers."""
     weight = _shaped(stored, name, shared).to(shared.weight.device, shared.weight.dtype)
     if torch.equal(weight, shared.weight):
@@ -238,14 +238,14 @@ def _own(stored: Checkpoint, name: str, shared: nn.Module) -> nn.Module:
     return own
 
 
-def _shaped(stored: Checkpoint, name: str, like: nn.Module) -> Tensor:
+def _shaped(stored: Checkpoint, name: str, like: Any) -> Tensor:
     """Read a weight; NoModules if it has another shape than that of ``like``."""
     if (there := stored.shape(name)) != tuple(like.weight.shape):
         raise NoModules(f"{name} has the shape {there}, not {tuple(like.weight.shape)}")
     return torch.from_numpy(_read(stored, name))
 
 
-def _norm(stored: Checkpoint, name: str, like: nn.Module) -> nn.Module:
+def _norm(stored: Checkpoint, name: str, like: Any) -> Any:
     norm = copy.deepcopy(like)
     weight = _shaped(stored, name, norm)
     with torch.no_grad():
