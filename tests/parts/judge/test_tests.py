@@ -97,7 +97,7 @@ def test_programs_of_a_problem_meet_tests_that_begin_anew(worker: WorkerProcess)
 def test_a_program_does_not_reach_the_process_of_its_tests() -> None:
     """By signals, which a sandbox alone refuses: without one the tests end."""
     body = (
-        "    import os\n    for pid in range(os.getpid() - 9, os.getpid() + 9):\n        try:\n"
+        "    import os\n    for pid in range(os.getppid(), os.getpid() + 99):\n        try:\n"
         "            if pid not in (os.getpid(), os.getppid()):\n                os.kill(pid, 0)\n"
         "                return pid\n        except OSError:\n            pass\n    return 4\n"
     )
