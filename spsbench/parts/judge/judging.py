@@ -6,9 +6,11 @@ import hashlib
 import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from spsbench.base import SpsbenchError
@@ -16,6 +18,9 @@ from spsbench.parts.judge.inside import labels
 from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
 from spsbench.parts.judge.samples import PROBLEM_FIELDS, WholeProgram
 from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
+
+# So many programs are read before they are judged; samples of many problems in turns have some of each.
+_AHEAD = 4096
 
 # A program that timed out with so much of its time on a CPU would have done so alone, too.
 _FAIR_SHARE = 0.9
@@ -50,7 +55,7 @@ def judge_all(
     unsafe: bool = False,
     secret: bytes | None = None,
 ) -> list[ProgramVerdict]:
-    """Judge pairs as ``judge`` does, but read one by one and not kept: memory does not grow with them."""
+    """Judge pairs as ``judge`` does, but read some at a time and not kept: memory does not grow with them."""
     level = probe(unsafe)
     work = _Work(_jobs(pairs, timeout_s, secret or secrets.token_bytes(16)))
     _run(work, workers or os.cpu_count() or 1, level)
@@ -74,6 +79,7 @@ class _Work:
 
     jobs: Iterator[_Job]
     keys: list[bytes] = field(default_factory=list)
+    ahead: deque[_Job] = field(default_factory=deque)
     results: dict[bytes, str] = field(default_factory=dict)
     starved: list[_Job] = field(default_factory=list)
     over: bool = False
@@ -81,16 +87,26 @@ class _Work:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> _Job | None:
-        """Return the next job that equals no earlier one."""
+        """Return a job that equals no earlier one."""
         with self._lock:
-            for job in self.jobs:
-                self.keys.append(job.key)
-                if self.over:
-                    return None
-                if job.key not in self._seen:
-                    self._seen.add(job.key)
-                    return job
-        return None
+            while not self.ahead and not self.over and self._read():
+                pass
+            return None if self.over or not self.ahead else self.ahead.popleft()
+
+    def _read(self) -> int:
+        """Read so many jobs ahead, those of one problem after each other: its tests' process stays."""
+        before, found = len(self.keys), list[_Job]()
+        for job in islice(self.jobs, _AHEAD):
+            self.keys.append(job.key)
+            if job.key not in self._seen:
+                self._seen.add(job.key)
+                found.append(job)
+        of_problem: dict[tuple[str, str], list[_Job]] = {}
+        for job in found:
+            problem = job.message["problem"]
+            of_problem.setdefault((problem["prompt"], problem["test"]), []).append(job)
+        self.ahead.extend(chain.from_iterable(of_problem.values()))
+        return len(self.keys) - before
 
 
 def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:

@@ -144,6 +144,30 @@ def test_pairs_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(taken) == 10
 
 
+def test_programs_of_one_problem_come_after_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they were read, also behind as many that were judged before; verdicts keep the order."""
+    monkeypatch.setattr(judging, "_AHEAD", 6)
+    asked: list[str] = []
+
+    class Fake:
+        def __init__(self, layers: Collection[str], number: int | None) -> None:
+            pass
+
+        def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+            asked.append(message["problem"]["test"])
+            return {"result": f"failed: {message['problem']['test']} {message['completion']}", "cpu_s": 0.0}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(judging, "WorkerProcess", Fake)
+    pairs = [({**PROBLEM, "test": test}, completion) for completion in "123" for test in "ab"]
+    verdicts = judge_all([*pairs, *pairs, ({**PROBLEM, "test": "c"}, "1")], workers=1)
+    assert "".join(asked) == "aaabbbc"
+    expected = [f"failed: {problem['test']} {completion}" for problem, completion in pairs]
+    assert [one.result for one in verdicts] == [*expected, *expected, "failed: c 1"]
+
+
 def test_nothing_to_judge() -> None:
     assert judge([], []) == []
 
