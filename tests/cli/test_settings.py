@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,10 @@ def earlier(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path) -> None:
-    config = read_settings(RunOptions(config=earlier / "config.yaml", trust=True))
+def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()  # beside no run
+    own = Path(shutil.copy(earlier / "config.yaml", tmp_path / "own"))
+    config = read_settings(RunOptions(config=own))
     assert (config.fixed_length, config.unsafe_exec, config.limit) == (True, True, 7)
 
 
@@ -65,8 +68,11 @@ def test_a_run_that_is_not_scored_runs_no_programs(earlier: Path) -> None:
 
 
 def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> None:
-    config = read_settings(RunOptions(resume=earlier, limit="9", unsafe_exec=True))
-    assert (config.fixed_length, config.limit) == (True, 9)
+    with pytest.raises(UsageError, match="would run score: unsafe"):
+        read_settings(RunOptions(resume=earlier, limit="9"))
+    for typed in ({"unsafe_exec": True}, {"trust": True}):
+        config = read_settings(RunOptions(resume=earlier, limit="9", **typed))
+        assert (config.fixed_length, config.unsafe_exec, config.limit) == (True, True, 9)
 
 
 @pytest.mark.parametrize("other", ["out", "config"])
