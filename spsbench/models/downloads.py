@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spsbench.base.addresses import host_of
 from spsbench.base.errors import UnavailableError
+from spsbench.base.files import MOST_BYTES, require_ordinary
 from spsbench.config.models import ModelRef
 from spsbench.models.fetch.cache import megabytes, watcher
 from spsbench.models.hf_errors import (
@@ -232,7 +233,15 @@ def configuration(name: str, flag: str) -> Path:
 
     path = Path(name).expanduser()
     if path.exists():
-        return path / _CONFIG if path.is_dir() else path
+        file = path / _CONFIG if path.is_dir() else path
+        try:
+            if file.exists():
+                require_ordinary(file, MOST_BYTES)
+        except OSError as problem:
+            why = f"{file} cannot be read ({problem.strerror})."
+            remedy = "Give a config.json, its folder or a hub id."
+            raise UnavailableError(why, flag=flag, remedy=remedy) from problem
+        return file
     match = _ON_HUB.fullmatch(name)
     if match is None:
         remedy = "Give a config.json, its folder or a hub id."

@@ -198,7 +198,11 @@ def _require_stated_window(wanted: BenchOptions, settings: BenchConfig) -> None:
     else:
         flags = ("--target", "--draft")
         files = [configuration(name, flag) for name, flag in zip(names, flags, strict=True)]
-        stated = [json.loads(file.read_bytes()) for file in files]
+        try:
+            read = [json.loads(file.read_bytes()) for file in files]
+        except (OSError, ValueError, RecursionError):
+            return  # what reads it says how
+        stated = [content for content in read if isinstance(content, dict)]
     windows = [window for content in stated if (window := stated_window(content)) is not None]
     if windows:
         apart = all(content.get("is_encoder_decoder") for content in stated)
