@@ -268,6 +268,6 @@ def test_settings_that_would_end_the_process_are_refused(cli: Cli, text: str, sa
 def test_a_configuration_alone_is_an_ordinary_file(cli: Cli, tmp_path: Path) -> None:
     pipe_for(tmp_path / "config.json")
     with not_waiting():
-        answer = cli("bench", "--target", "config.json", "--draft", "config.json", "--budget", "1")
+        answer = cli("bench", "--target", "config.json", "--draft", "config.json", "--seconds", "1")
     assert answer.code == 3
     assert "config.json cannot be read (it is no ordinary file)" in " ".join(answer.err.split())
