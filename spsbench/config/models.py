@@ -157,6 +157,9 @@ def _ks(value: Any) -> Any:
 MAX_BATCH = 1024
 """Beyond this a batch is a typing error rather than an intention."""
 
+MAX_BEAMS = 10_000
+"""Likewise; what a vocabulary cannot fill is refused when it is known."""
+
 
 def _batches(value: Any) -> Any:
     """Let batch sizes be written as on the command line, or as a single number."""
@@ -420,14 +423,14 @@ class BeamSettings(_Settings):
     """The options of the sampling ``beam``, see ``BeamParams``; a ``draft_width`` left out is 2 more."""
 
     width: int = Field(  # as T5 and BART
-        default=4, ge=1, le=MAX_BATCH, strict=True, description=_up_to(MAX_BATCH)
+        default=4, ge=1, le=MAX_BEAMS, strict=True, description=_up_to(MAX_BEAMS)
     )
     draft_width: int | None = Field(
         default=None,
         ge=1,
-        le=MAX_BATCH,
+        le=MAX_BEAMS,
         strict=True,
-        description=f"a whole number, at least the width and at most {MAX_BATCH:,}",
+        description=f"a whole number, at least the width and at most {MAX_BEAMS:,}",
     )
     penalty: float = Field(default=1.0, strict=True, description="a number")
     early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")

@@ -561,8 +561,8 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
         "run --device-map auto --on ray --out new",
         "--device-map: auto is given together with --on, whose workers",
     ),
-    ("run --sampling beam:width=1000", "--sampling: 1000 beams are more than the vocabulary's"),
-    ("run --sampling beam:draft_width=1000", "--sampling: 1000 beams are more than"),
+    ("run --sampling beam:width=9999", "--sampling: 9999 beams are more than the vocabulary's"),
+    ("run --sampling beam:draft_width=9999", "--sampling: 9999 beams are more than"),
     (
         "run --sampling beam --dtype int8",
         "--backend ... over torch, and the target's weights are rounded to int8",

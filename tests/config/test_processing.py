@@ -141,7 +141,7 @@ def test_an_old_file_is_read(tmp_path: Path) -> None:
         ("process: 3", "config.yaml: process must be settings as in min_p=0.1:frequency_penalty=0.3, got 3."),
         (
             "samplings: beam:width=0",
-            "config.yaml: samplings beam:width must be a whole number from 1 to 1,024, got 0.",
+            "config.yaml: samplings beam:width must be a whole number from 1 to 10,000, got 0.",
         ),
     ],
 )
