@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -31,19 +31,77 @@ _FIELDS: Any = {
 _Values: Any = create_model("_Values", __config__=ConfigDict(frozen=True, extra="ignore"), **_FIELDS)
 """What may be written there is what the options of a run take."""
 
-_LACKING: Mapping[str, Any] = {
-    **dict.fromkeys(("num_beams", "num_beam_groups", "guidance_scale", "encoder_repetition_penalty"), 1),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "epsilon_cutoff"), 0),
-    **dict.fromkeys(("eta_cutoff", "min_length", "diversity_penalty", "penalty_alpha"), 0),
-    **dict.fromkeys(("top_h", "exponential_decay_length_penalty", "suppress_tokens", "force_words_ids")),
-    **dict.fromkeys(("begin_suppress_tokens", "sequence_bias", "constraints", "watermarking_config")),
-    **dict.fromkeys(("bad_words_ids", "forced_eos_token_id", "dola_layers", ENSEMBLE)),
+
+def _none(value: Any) -> bool:
+    return value is None or value is False or value in ([], {}, "")
+
+
+def _not_above_zero(value: Any) -> bool:
+    """Whether transformers leaves it out: it looks for a number above 0, so that -1 is off, too."""
+    return _none(value) or (type(value) in (int, float) and value <= 0)
+
+
+def _outside_unit(value: Any) -> bool:
+    """Whether transformers leaves it out: it looks for a number between 0 and 1."""
+    return _not_above_zero(value) or (type(value) in (int, float) and value >= 1)
+
+
+def _one(value: Any) -> bool:
+    return _none(value) or value == 1
+
+
+OFF: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("num_beams", "num_beam_groups", "guidance_scale", "encoder_repetition_penalty"), _one),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length"), _not_above_zero),
+    **dict.fromkeys(("diversity_penalty", "penalty_alpha", "max_time"), _not_above_zero),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), _outside_unit),
+    **dict.fromkeys(
+        ("top_h", "exponential_decay_length_penalty", "suppress_tokens", "force_words_ids"), _none
+    ),
+    **dict.fromkeys(("begin_suppress_tokens", "sequence_bias", "constraints", "watermarking_config"), _none),
+    **dict.fromkeys(("bad_words_ids", "forced_eos_token_id", "dola_layers"), _none),
+    **dict.fromkeys(("stop_strings", "token_healing"), _none),
+    ENSEMBLE: _one,
+    # Other engines' settings, which transformers keeps without applying them.
+    **dict.fromkeys(
+        ("presence_penalty", "frequency_penalty", "xtc_probability", "mirostat"), _not_above_zero
+    ),
+    **dict.fromkeys(("dry_multiplier", "smoothing_factor", "top_a"), _not_above_zero),
 }
-"""Settings of transformers that change what is drawn and that ``--sampling`` has not, with what is off."""
+"""Settings that change what is written and that ``--sampling`` has not: off, or refused by name."""
+
+TAKEN = frozenset(("do_sample", *_DRAWS, *_CUTS, *_HISTORY))
+ELSEWHERE = {
+    "what a run sets": ("max_length", "max_new_tokens", "num_return_sequences"),
+    "token ids, which the tokenizer's reading takes": (
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
+    ),
+    "of beams, which are refused": ("early_stopping", "length_penalty", "low_memory"),
+    "of no effect on a law: rows are normalised, and without NaN": (
+        *("renormalize_logits", "remove_invalid_values"),
+    ),
+    "how it is computed": (
+        *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config"),
+        *("disable_compile", "continuous_batching_config", "prefill_chunk_size"),
+    ),
+    "how drafts are made, which changes no law": (
+        *("use_mtp", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+        *("assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size"),
+        *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "speculation_type"),
+    ),
+    "what else generate() returns": (
+        *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+        *("return_dict_in_generate", "transformers_version"),
+    ),
+}
+"""Every other field of ``GenerationConfig``, by why it is none of the sampling."""
 
 
 def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams:
     """Return the sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
+
+    Every field is taken (``TAKEN``), off by its own meaning or refused (``OFF``), or none of the sampling
+    (``ELSEWHERE``).
 
     Without ``do_sample`` the values of the file are taken, if there are any. Defaults of transformers that no
     file names (its top-k of 50) are nobody's recommendation.
@@ -63,11 +121,13 @@ def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams
     if type(sampled) is not bool:
         why = f"the {FILE} of {name} says do_sample {as_typed(sampled)}, which is neither true nor false."
         raise UsageError(why, flag=flag, remedy=remedy)
-    for key, off in _LACKING.items():
-        if (value := settings.get(key)) not in (None, off, [], False):
+    for key, off in OFF.items():
+        if not off(value := settings.get(key)):
             why = f"the {FILE} of {name} asks for {key} {as_typed(value)}, which {flag} {RECOMMENDED} lacks."
             search = f"A beam search is {flag} {BEAM}. " if key == "num_beams" else ""
             raise UsageError(why, flag=flag, remedy=search + remedy)
+    if settings.get("top_k") == -1:  # as vLLM and llama.cpp write that there is none
+        settings = {**settings, "top_k": 0}
     checked = validate(_Values, settings, lambda key: f"{FILE} of {name}: {key}")
     values = {key: value for key in _Values.model_fields if (value := getattr(checked, key)) is not None}
     if not sampled:

@@ -4,9 +4,10 @@ Recognised by their fields and read as they are; a field that is missing is name
 one, so that a file may be of any size. Where a tool's numbers contradict each other nothing is read.
 
 The formats were read in their sources in November 2026: ``vllm bench serve`` and
-``--per-request-spec-decode-metrics`` of vLLM, ``profile_export.jsonl`` of aiperf, ``benchmarks.json`` of
-GuideLLM 2, ``speed_bench.py`` of llama.cpp, ``golden_al_distribution`` of InferenceX, and the data of
-SpecDecode-Bench/simulator.
+``--per-request-spec-decode-metrics`` of vLLM, ``bench_serving`` and the answers of SGLang 0.5.6 and 0.5.23,
+``profile_export.jsonl`` and ``profile_export_aiperf.json`` of AIPerf 0.13, ``benchmarks.json`` of GuideLLM
+0.8, ``speed_bench.py`` of llama.cpp, ``golden_al_distribution`` of InferenceX, and the data of
+SpecDecode-Bench/simulator. What a file does not say of its server is not said.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Counts:
 
     Attributes:
         loops: verifications of drafts; None where they are not counted.
-        drafted, accepted: draft tokens.
+        drafted, accepted: draft tokens; None where they are not counted.
         tokens: of the output; None where they are not known.
         kept: loops that kept 0, 1, ... drafts; empty where only sums are known.
         rates: where ``kept`` is not known, the share of loops that kept 1, 2, ... drafts or more.
@@ -41,8 +42,8 @@ class Counts:
     """
 
     loops: int | None
-    drafted: int
-    accepted: int
+    drafted: int | None
+    accepted: int | None
     tokens: int | None = None
     kept: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
@@ -57,15 +58,27 @@ class Places(NamedTuple):
     ahead: tuple[int, ...]
 
 
+class Stated(NamedTuple):
+    """A figure that a tool worked out itself, and of which the file lacks the counts."""
+
+    name: str
+    formula: str
+    by: str
+    value: float
+
+
 @dataclass(slots=True)
 class FileContent:
     """A file's content.
 
     Attributes:
         k: the longest draft, where it is told.
+        stated: figures without counts.
         skipped: requests that say nothing, by reason.
         published: tokens per loop by K, for each curve.
-        odd: what the file says of itself that does not fit.
+        odd: requests that the file describes oddly, by how.
+        notes: sentences on the whole file.
+        says, silent: what can be concluded from it, and what cannot.
     """
 
     form: Form
@@ -76,10 +89,44 @@ class FileContent:
     published: dict[str, dict[int, float]] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     odd: dict[str, int] = field(default_factory=dict)
+    stated: list[Stated] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    says: str = ""
+    silent: str = ""
 
-    def skip(self, why: str) -> None:
-        """Count a request that says nothing."""
-        self.skipped[why] = self.skipped.get(why, 0) + 1
+    def __post_init__(self) -> None:
+        self.says, self.silent = self.form.says, self.form.silent
+
+    def skip(self, why: str, count: int = 1) -> None:
+        """Count requests that say nothing."""
+        if count:
+            self.skipped[why] = self.skipped.get(why, 0) + count
+
+    def add(self, counts: Counts, longest: int | None = None) -> None:
+        """Add what is counted of a request, or of all.
+
+        A loop's drafts count as accepted before a stop or the limit cuts its tokens, so that fewer may be
+        written than were accepted: at most the drafts of one loop, ``longest`` where it is known.
+
+        Raises:
+            _Missing: more is accepted than drafted, or fewer tokens are written than a cut explains.
+        """
+        accepted, tokens, loops = counts.accepted, counts.tokens, counts.loops
+        if accepted is not None and counts.drafted is not None and accepted > counts.drafted:
+            raise _Missing(f"{accepted} accepted of {counts.drafted} draft tokens")
+        if tokens is not None and accepted is not None:
+            whole = accepted + (1 + loops if loops is not None else 0)
+            if longest is not None and tokens < whole - longest:
+                raise _Missing(
+                    f"{tokens} output tokens, of which {accepted} are counted as accepted"
+                    f"{'' if loops is None else f' in {loops} loops'}: a cut takes at most {longest}"
+                )
+            if tokens < whole:
+                self.odd[_CUT] = self.odd.get(_CUT, 0) + 1
+        self.counts.append(counts)
+
+
+_CUT = "ended within a loop, whose drafts count as accepted and were not all written"
 
 
 class Form(NamedTuple):
@@ -153,16 +200,57 @@ def _inner_object(row: Row, *names: str) -> Row:
 
 def _vllm_bench(row: Row, content: FileContent) -> None:
     if "spec_decode_num_drafts" not in row:
-        raise _Missing("spec_decode_num_drafts is missing: the server did not speculate, or hid /metrics")
+        raise _Missing("spec_decode_num_drafts is missing: no counters of speculation were kept")
     loops = _number(row, "spec_decode_num_drafts")
     accepted = _number(row, "spec_decode_accepted_tokens")
     rates = _shares(row, "spec_decode_per_position_acceptance_rates")
     tokens = _number(row, "total_output_tokens")
-    content.counts.append(
-        _checked(Counts(loops, _number(row, "spec_decode_draft_tokens"), accepted, tokens, (), rates))
-    )
+    # The counters are of the server, the tokens of the file's requests.
+    fitting = tokens if tokens > accepted + loops else None
+    if fitting is None:
+        content.notes[_OF_OTHERS] = None
+    content.add(Counts(loops, _number(row, "spec_decode_draft_tokens"), accepted, fitting, (), rates))
     content.k = max(content.k or 0, len(rates)) or None
     content.models[str(row.get("model_id") or "")] = None
+
+
+_OF_OTHERS = (
+    "The server counted more accepted drafts and loops than these requests have tokens: it answered others "
+    "meanwhile, or stops cut what was accepted."
+)
+
+
+def _sglang_bench(row: Row, content: FileContent) -> None:
+    """Take ``accept_length``, which is the server's own average when the benchmark ended.
+
+    It divides what verifications gave, their own token included, by their number; the answers'
+    ``spec_accept_length`` divides all output tokens.
+    """
+    value = row.get("accept_length")
+    if value is None or value == 0:
+        raise _Missing("accept_length is missing: the server told none")
+    length = _figure(row, "accept_length")
+    load = ", ".join(
+        f"{name} {row[key]}"
+        for name, key in (("at most", "max_concurrency"), ("rate", "request_rate"))
+        if row.get(key) is not None
+    )
+    name = f"tokens per loop ({load})" if load else "tokens per loop"
+    content.stated.append(Stated(name, "1 + accepted/loops", "SGLang's bench", length))
+    server = _inner_object(row, "server_info")
+    pools = server.get("decode")
+    server = pools[0] if isinstance(pools, list) and pools and isinstance(pools[0], Mapping) else server
+    content.models[str(server.get("model_path") or "")] = None
+    drafted = server.get("speculative_num_draft_tokens")  # the pending token is counted among them
+    if server.get("speculative_eagle_topk") == 1 and type(drafted) is int and 1 < drafted <= MOST_K:
+        content.k = max(content.k or 0, drafted - 1)
+
+
+def _figure(row: Row, name: str) -> float:
+    value = row.get(name)
+    if type(value) not in (int, float) or not 0 <= value <= _MOST:
+        raise _Missing(f"{name} {'is missing' if value is None else f'is {as_typed(value)}, not a number'}")
+    return float(value)
 
 
 def _stats(stats: Row, tokens: int | None, category: str, content: FileContent) -> None:
@@ -180,7 +268,7 @@ def _stats(stats: Row, tokens: int | None, category: str, content: FileContent) 
     lengths = _by_length(stats.get(_BY_LENGTH), histogram, drafted)
     content.k = max(content.k or 0, len(lengths) - 1) or None
     own = Counts(loops, drafted, accepted, tokens, tuple(histogram), (), category, lengths)
-    content.counts.append(_checked(own))
+    content.add(own, max(content.k or 0, len(histogram) - 1))
 
 
 _BY_LENGTH = "acceptance_histogram_by_draft_length"
@@ -225,40 +313,100 @@ def _by_length(histograms: Any, histogram: Sequence[int], drafted: int) -> tuple
     return tuple(tuple(by_length.get(length, ())) for length in range(longest + 1))
 
 
-def _checked(counts: Counts) -> Counts:
-    if counts.accepted > counts.drafted:
-        raise _Missing(f"{counts.accepted} accepted of {counts.drafted} draft tokens")
-    if counts.tokens is not None and counts.tokens < counts.accepted:
-        raise _Missing(f"{counts.tokens} output tokens, of which {counts.accepted} are counted as accepted")
-    return counts
-
-
 def _answer(row: Row) -> Row:
     """Return a response by itself, beside its request, or in a line of the Batch API's output."""
     return _inner_object(row, "response", "body") or _inner_object(row, "response") or row
 
 
-def _vllm_response(row: Row, content: FileContent) -> None:
-    row = _answer(row)
-    content.models[str(row.get("model") or "")] = None
-    choices = [each for each in row.get("choices") or () if isinstance(each, Mapping)]
+def _response(row: Row, content: FileContent) -> None:
+    """Add what a server's answer says: vLLM's, SGLang's or llama.cpp's own fields."""
+    answer = _answer(row)
+    meta = _inner_object(answer, "meta_info")
+    content.models[str(answer.get("model") or "")] = None
+    choices = [each for each in answer.get("choices") or () if isinstance(each, Mapping)]
     old = _inner_object(choices[0] if choices else {}, "speculative_decoding_stats")
-    stats = _inner_object(row, "metrics", "speculative_decoding") or old
-    if not stats:
-        content.skip("without metrics.speculative_decoding")
+    tokens = _inner_object(answer, "usage").get("completion_tokens", meta.get("completion_tokens"))
+    tokens = tokens if type(tokens) is int else None
+    category = str(answer.get("category") or "")
+    if stats := _inner_object(answer, "metrics", "speculative_decoding") or old:
+        _stats(stats, tokens, category, content)
+    elif details := _sglang_details(answer, meta, choices):
+        for each in details:
+            _sglang_request(each, tokens if len(details) == 1 else None, category, content)
+    elif "draft_n" in (timings := _inner_object(answer, "timings")):
+        drafted, accepted = _number(timings, "draft_n"), _number(timings, "draft_n_accepted")
+        predicted = timings.get("predicted_n", tokens)
+        content.add(
+            Counts(
+                None, drafted, accepted, predicted if type(predicted) is int else tokens, category=category
+            )
+        )
+    else:
+        content.skip("without a count of speculation")
+
+
+def _sglang_details(answer: Row, meta: Row, choices: Sequence[Row]) -> list[Row]:
+    """Return SGLang's record of each choice: beside an OpenAI answer, in its choices, or in a native one."""
+    told = _inner_object(answer, "sglext").get("spec_tokens_details")
+    beside = told if isinstance(told, list) else [told]
+    found = [each for each in beside if isinstance(each, Mapping)]
+    found = found or [_inner_object(choice, "meta_info") for choice in choices] or [meta]
+    return [each for each in found if any(name.startswith("spec_") for name in each)]
+
+
+_CORRECT = ("spec_num_correct_drafts", "spec_accept_token_num")
+_PROPOSED = ("spec_num_proposed_drafts", "spec_draft_token_num")
+"""The same counts by the name of 0.5.23 and of 0.5.6."""
+
+
+def _sglang_request(details: Row, tokens: int | None, category: str, content: FileContent) -> None:
+    """Add one record; what is not told may stand there as 0."""
+    loops = _number(details, "spec_verify_ct")
+    if not loops:
+        content.skip("without a loop")
         return
-    tokens = _inner_object(row, "usage").get("completion_tokens")
-    _stats(stats, tokens if type(tokens) is int else None, str(row.get("category") or ""), content)
+    length = _figure(details, "spec_accept_length")
+    own = details.get("completion_tokens")
+    written = own if type(own) is int else tokens
+    if written is None:
+        written = round(length * loops)
+    if abs(length - written / loops) > _ROUNDED:
+        raise _Missing(
+            f"spec_accept_length is {length}, and {written} tokens in {loops} verifications are "
+            f"{written / loops:.3f}"
+        )
+    proposed = next((_number(details, name) for name in _PROPOSED if details.get(name)), None)
+    histogram = _histogram(
+        details.get("spec_correct_drafts_histogram") or [], "spec_correct_drafts_histogram"
+    )
+    correct = next((_number(details, name) for name in _CORRECT if details.get(name) is not None), None)
+    if proposed is None and not correct:  # filled in by its type
+        correct = None
+    if histogram:
+        in_all = sum(kept * count for kept, count in enumerate(histogram))
+        if sum(histogram) != loops or (correct is not None and in_all != correct):
+            raise _Missing(
+                "spec_correct_drafts_histogram contradicts spec_verify_ct or spec_num_correct_drafts"
+            )
+        correct = in_all
+    own_counts = Counts(loops, proposed, correct, written, tuple(histogram), category=category)
+    content.add(own_counts, None if proposed is None else proposed // loops)
+
+
+_ROUNDED = 0.01
+"""How far a figure with two decimals may lie from its counts."""
 
 
 def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
     """Yield the ids that vLLM returns with ``return_token_ids``."""
     request = _inner_object(row, "request")
     row = _answer(row)
-    for choice in row.get("choices") or ():
+    for choice in row.get("choices") or ({},):
         prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
         if prompt is None or choice.get("token_ids") is None:
-            raise _Missing("prompt_token_ids or choices[].token_ids is missing: ask with return_token_ids")
+            raise _Missing(
+                "prompt_token_ids or choices[].token_ids is missing: vLLM writes them with return_token_ids"
+            )
         yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_drawn(request)}
 
 
@@ -274,7 +422,7 @@ def _drawn(body: Row) -> dict[str, Any]:
 
 
 def _aiperf(row: Row, content: FileContent) -> None:
-    metadata, metrics = _inner_object(row, "metadata"), _inner_object(row, "metrics")
+    metadata = _inner_object(row, "metadata")
     if metadata.get("benchmark_phase", "profiling") != "profiling":
         content.skip("of the warm-up")
     elif row.get("error") is not None:
@@ -282,35 +430,99 @@ def _aiperf(row: Row, content: FileContent) -> None:
     elif not (stats := _inner_object(row, "spec_decode_acceptance")):
         content.skip("without spec_decode_acceptance")
     else:
-        tokens = stats.get("completion_tokens", _inner_object(metrics, "output_sequence_length").get("value"))
+        tokens = stats.get(
+            "completion_tokens"
+        )  # not output_sequence_length: AIPerf's own tokenizer counts it
         category = str(metadata.get("source_kind") or "")
         _stats(stats, None if tokens is None else _counted(tokens), category, content)
+
+
+_POOLED = "pooled_spec_decode_acceptance_histogram"
+
+
+def _aiperf_summary(row: Row, content: FileContent) -> None:
+    """Add both of its acceptance lengths: of all loops alike, and of all requests alike."""
+
+    def told(metric: str) -> Any:
+        return _inner_object(row, metric).get("avg")
+
+    if told("spec_decode_acceptance_length") is None and _POOLED not in row:
+        raise _Missing(f"spec_decode_acceptance_length and {_POOLED} are missing: no request told any")
+    if _POOLED in row:
+        histogram = _histogram(row[_POOLED], _POOLED)
+        loops, accepted = sum(histogram), sum(kept * count for kept, count in enumerate(histogram))
+        for metric, value in (("total_spec_decode_steps", loops), ("total_accepted_draft_tokens", accepted)):
+            if told(metric) is not None and _counted(told(metric)) != value:
+                raise _Missing(f"{_POOLED} contradicts {metric}")
+        drafted = told("total_draft_tokens")
+        if loops:
+            content.add(
+                Counts(
+                    loops, None if drafted is None else _counted(drafted), accepted, None, tuple(histogram)
+                )
+            )
+    for metric, stated in _OF_AIPERF.items():
+        if told(metric) is not None and (_POOLED not in row or metric == "spec_decode_acceptance_length"):
+            content.stated.append(Stated(*stated, _figure(_inner_object(row, metric), "avg")))
+
+
+_OF_AIPERF = {
+    "spec_decode_token_weighted_acceptance_length": (
+        "tokens per loop",
+        "1 + accepted/loops",
+        "AIPerf token-weighted",
+    ),
+    "spec_decode_acceptance_length": ("mean of requests", "mean of tokens/loop", "AIPerf acceptance length"),
+}
 
 
 def _guidellm(row: Row, content: FileContent) -> None:
     version = _inner_object(row, "metadata").get("version")
     if version not in (1, 2):
         raise _Missing(f"metadata.version is {as_typed(version)}, not 1 or 2")
-    for request, body in _guidellm_requests(row):
-        content.models[str(body.get("model") or "")] = None
-        if request.get("output") is None:
-            content.skip("without output")
+    several = len(row["benchmarks"]) > 1
+    untold = 0
+    for number, benchmark in enumerate(row["benchmarks"], start=1):
+        requests = _inner_object(benchmark, "requests")
+        for name, why in (("errored", "that failed"), ("incomplete", "that did not end")):
+            content.skip(why, len(requests.get(name) or ()))
+        for request, body in _of_benchmark(benchmark):
+            content.models[str(body.get("model") or "")] = None
+            if request.get("output") is None:
+                content.skip("without output")
+            stats = _inner_object(request, "response_metrics", "speculative_decoding")
+            if not stats:
+                untold += 1
+                continue
+            tokens = _inner_object(request, "output_metrics").get("text_tokens")
+            _stats(
+                stats,
+                (tokens or None) if type(tokens) is int else None,  # 0 where no usage came
+                f"benchmark {number}" if several else "",
+                content,
+            )
+    if content.counts:
+        content.skip("without response_metrics.speculative_decoding", untold)
+        content.says = f"Tokens per loop at one K, how many drafts a loop keeps, the tail. {content.says}"
+        content.silent = "Other K without the models."
 
 
 def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
     """Yield (successful request, the body that was sent)."""
     for benchmark in row["benchmarks"]:
-        successful = _inner_object(benchmark, "requests").get("successful")
-        if not isinstance(successful, list):
-            raise _Missing("benchmarks[].requests.successful is missing")
-        for request in successful:
-            try:
-                yield (
-                    request,
-                    _inner_object({"args": json.loads(request.get("request_args") or "{}")}, "args", "body"),
-                )
-            except ValueError as problem:
-                raise _Missing("request_args is not whole JSON") from problem
+        yield from _of_benchmark(benchmark)
+
+
+def _of_benchmark(benchmark: Row) -> Iterator[tuple[Row, Row]]:
+    successful = _inner_object(benchmark, "requests").get("successful")
+    if not isinstance(successful, list):
+        raise _Missing("benchmarks[].requests.successful is missing")
+    for request in successful:
+        try:
+            args = {"args": json.loads(request.get("request_args") or "{}")}
+        except ValueError as problem:
+            raise _Missing("request_args is not whole JSON") from problem
+        yield request, _inner_object(args, "args", "body")
 
 
 def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
@@ -338,7 +550,7 @@ def _speed_bench(row: Row, content: FileContent) -> None:
         drafted, accepted = _number(each, "draft_n"), _number(each, "draft_n_accepted")
         tokens = _number(each, "completion_tokens")
         category = str(each.get("category") or "")
-        content.counts.append(_checked(Counts(None, drafted, accepted, tokens, category=category)))
+        content.add(Counts(None, drafted, accepted, tokens, category=category))
 
 
 def _spec_decode_bench(row: Row, content: FileContent) -> None:
@@ -387,9 +599,67 @@ GUIDELLM = Form(
     _guidellm_texts,
     "",
     "The law: prompts and texts are there. With the models, any drafter and K.",
-    "The server's own acceptance: GuideLLM does not record it.",
+    "The server's own acceptance: no request has response_metrics.speculative_decoding.",
+)
+
+
+def _answers(name: str, fits: Callable[[Row], bool], says: str, silent: str) -> Form:
+    """Return a form of answers of servers, one a line: any of them may stand beside one without a count."""
+    return Form(name, fits, _response, _response_texts, "", says, silent)
+
+
+def _is_vllm(row: Row) -> bool:
+    answer = _answer(row)
+    choices = answer.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    return bool(_inner_object(answer, "metrics", "speculative_decoding")) or (
+        isinstance(first, Mapping) and "speculative_decoding_stats" in first
+    )
+
+
+def _is_sglang(row: Row) -> bool:
+    answer = _answer(row)
+    meta = _inner_object(answer, "meta_info")
+    choices = [each for each in answer.get("choices") or () if isinstance(each, Mapping)]
+    return "sglext" in answer or bool(_sglang_details(answer, meta, choices))
+
+
+RESPONSES = (
+    _answers(
+        "vLLM responses",
+        _is_vllm,
+        "Tokens per loop at one K with an interval, how many drafts a loop keeps, the tail.",
+        "Other K. The law only with return_token_ids.",
+    ),
+    _answers(
+        "SGLang responses",
+        _is_sglang,
+        "Output tokens per loop, and where drafts are counted the acceptance, with an interval.",
+        "Other K, the law: prompts are not kept.",
+    ),
+    _answers(
+        "llama.cpp responses",
+        lambda row: "draft_n" in _inner_object(_answer(row), "timings"),
+        "The share of accepted draft tokens, with an interval.",
+        "Tokens per loop (loops are not counted), other K, the law.",
+    ),
+    _answers(
+        "responses of an OpenAI-compatible server",
+        lambda row: "choices" in _answer(row),
+        "What the servers among them counted.",
+        "Other K. The law only with ids (vLLM's return_token_ids).",
+    ),
 )
 FORMS = (
+    Form(
+        "SGLang bench_serving",
+        _has("total_output_tokens_retokenized", "request_throughput"),
+        _sglang_bench,
+        None,
+        "generated_texts has no prompts beside it",
+        "Tokens per loop at one K, over all that the server wrote since its start or its last reset.",
+        "An interval, drafted and accepted tokens, other K, the law: prompts are not kept.",
+    ),
     Form(
         "vllm bench serve",
         _has("total_output_tokens", "request_throughput"),
@@ -399,17 +669,18 @@ FORMS = (
         "Tokens per loop and acceptance by position at one K, over all requests of the server meanwhile.",
         "An interval (the counters are of the whole server), other K, the law: prompts are not kept.",
     ),
+    *RESPONSES,
     Form(
-        "vLLM responses",
-        lambda row: "choices" in _answer(row),
-        _vllm_response,
-        _response_texts,
-        "",
-        "Tokens per loop at one K with an interval, how many drafts a loop keeps, the tail.",
-        "Other K. The law only with return_token_ids.",
+        "AIPerf summary",
+        lambda row: "aiperf_version" in row and ("input_config" in row or _POOLED in row),
+        _aiperf_summary,
+        None,
+        "it keeps no texts",
+        "Tokens per loop over all loops, and the mean of requests, at one K.",
+        "An interval (profile_export.jsonl has the requests), other K, the law.",
     ),
     Form(
-        "aiperf",
+        "AIPerf",
         lambda row: isinstance(row.get("metadata"), Mapping) and isinstance(row.get("metrics"), Mapping),
         _aiperf,
         None,
@@ -514,7 +785,8 @@ def read(path: Path, form: Form, flag: str) -> FileContent:
             raise UnavailableError(f"{path} has no mapping of K to tokens per loop.", flag=flag)
         return content
     for number, row in documents(path, flag):
-        if form_of(row) is not form:
+        found = form_of(row)
+        if found is not form and not (form in RESPONSES and found in RESPONSES):
             why = f"line {number} of {path} is not of {form.name}, as its first is."
             raise UnavailableError(why, flag=flag)
         try:
@@ -524,7 +796,7 @@ def read(path: Path, form: Form, flag: str) -> FileContent:
         if len(models := [name for name in content.models if name]) > 1:
             why = f"{path} is of several models: {', '.join(models)}."
             raise UnavailableError(why, flag=flag, remedy="Split it by model.")
-    if not (content.counts or content.places or form is GUIDELLM):
+    if not (content.counts or content.places or content.stated or form is GUIDELLM):
         why = "; ".join(f"{count} requests {what}" for what, count in content.skipped.items())
         why = f"{path}, {form.name}, says nothing about acceptance: {why or 'nothing is in it'}."
         raise UnavailableError(why, flag=flag)

@@ -23,7 +23,7 @@ def test_a_file_of_counts_is_explained_without_a_model(cli: Cli, tmp_path: Path)
     assert "It cannot say" in plain.out
     assert max(map(len, plain.out.splitlines())) <= 80
     facts = json.loads(asked.out)
-    assert facts["format"] == "aiperf"
+    assert facts["format"] == "AIPerf"
     assert set(facts["definitions"]) == {"all", "coding", "math"}
     curve = cli("replay", path, "--curve", "--json", "--out", tmp_path / "curve")
     (shown,) = json.loads(curve.out)["curves"]

@@ -11,7 +11,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.records import Processing, SamplingParams
 from spsbench.config import resolve
 from spsbench.engines.arms import task_and_arms
-from spsbench.models.recommended import recommended
+from spsbench.models.recommended import ELSEWHERE, OFF, TAKEN, recommended
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1, 2]}
 
@@ -59,13 +59,50 @@ def test_what_a_file_says_is_taken(told: dict[str, Any], sampling: SamplingParam
         (QWEN | {"top_p": 2}, "generation_config.json of tiny: top_p must be a number above 0"),
         (QWEN | {"temperature": 0.0}, r"temperature must be a number from 1e-30 \(for 0 give"),
         (QWEN | {"temperature": "hot"}, "temperature must be a number"),
-        (QWEN | {"top_k": -1}, "top_k must be a whole number from 0"),
+        (QWEN | {"top_k": -2}, "top_k must be a whole number from 0"),
+        (QWEN | {"stop_strings": ["\n\n"]}, "asks for stop_strings"),
+        (QWEN | {"stop_strings": "END"}, "asks for stop_strings END"),
+        (QWEN | {"token_healing": True}, "asks for token_healing true"),
+        (QWEN | {"forced_eos_token_id": 0}, "asks for forced_eos_token_id 0"),
+        (QWEN | {"presence_penalty": 1.5}, "asks for presence_penalty 1.5"),
+        (QWEN | {"max_time": 2.0}, "asks for max_time 2.0"),
+        (QWEN | {"no_repeat_ngram_size": "3"}, "asks for no_repeat_ngram_size 3"),
+        (QWEN | {"eta_cutoff": 0.5}, "asks for eta_cutoff 0.5"),
+        (QWEN | {"top_h": 0.4}, "asks for top_h 0.4"),
         (QWEN | {"do_sample": "yes"}, "says do_sample yes, which is neither true nor false"),
     ],
 )
 def test_what_cannot_be_taken_is_named(told: dict[str, Any] | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         of(told)
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"top_k": -1},
+        {"no_repeat_ngram_size": -1, "min_length": -1, "epsilon_cutoff": -1.0, "eta_cutoff": 1.0},
+        {"stop_strings": [], "sequence_bias": {}, "bad_words_ids": [], "suppress_tokens": []},
+        {"stop_strings": None, "top_h": None, "guidance_scale": None, "forced_eos_token_id": None},
+        {"min_p": None, "typical_p": None, "repetition_penalty": None, "min_new_tokens": 0},
+        {"assistant_ensemble_weight": 1.0, "num_beams": 1, "guidance_scale": 1.0, "token_healing": False},
+        {"presence_penalty": 0.0, "max_time": None, "penalty_alpha": 0, "dry_multiplier": 0},
+    ],
+)
+def test_a_value_that_is_off_by_its_own_meaning_changes_nothing(off: dict[str, Any]) -> None:
+    told = {name: value for name, value in QWEN.items() if name not in off}
+    assert of(told | off) == of(told)
+
+
+def test_every_field_of_transformers_is_answered_once() -> None:
+    """Of the release that is installed; a field of a later one must be answered before it is read."""
+    from transformers import GenerationConfig
+
+    names = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    answered = [*TAKEN, *OFF, *(name for group in ELSEWHERE.values() for name in group)]
+    assert len(answered) == len(set(answered))
+    assert not names - set(answered)
+    assert {*TAKEN, "stop_strings", "token_healing"} <= names  # the control: the fields are there
 
 
 def _sampling(told: dict[str, Any], **flags: Any) -> SamplingParams:

@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.foreign_files import BENCH, SPEED_BENCH, aiperf, guidellm, per_position, response, stats, written
+from support.foreign_files import (
+    BENCH,
+    SGLANG_BENCH,
+    SPEED_BENCH,
+    aiperf,
+    aiperf_summary,
+    guidellm,
+    guidellm_told,
+    per_position,
+    response,
+    sglang,
+    sglang_details,
+    stats,
+    written,
+)
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.parts.whatif.commands.explain import Lengths, definitions, kept_shares, lengths_of, shape
@@ -31,21 +45,24 @@ def test_each_tool_is_recognised_and_its_numbers_are_its_own(tmp_path: Path) -> 
     files = {
         "vllm bench serve": written(tmp_path / "a.json", BENCH),
         "vLLM responses": written(tmp_path / "b.jsonl", response(KEPT), response([1, 0, 0, 9])),
-        "aiperf": written(tmp_path / "c.jsonl", aiperf(KEPT), aiperf(KEPT, phase="warmup")),
+        "AIPerf": written(tmp_path / "c.jsonl", aiperf(KEPT), aiperf(KEPT, phase="warmup")),
         "GuideLLM": written(tmp_path / "d.json", guidellm({"prompt": "Once"}), indent=1),
         "llama.cpp speed-bench": written(tmp_path / "e.json", SPEED_BENCH, indent=2),
         "SpecDecode-Bench": written(tmp_path / "f.jsonl", per_position([2, 1, 0, 5])),
+        "SGLang bench_serving": written(tmp_path / "g.jsonl", SGLANG_BENCH),
+        "SGLang responses": written(tmp_path / "h.jsonl", sglang(sglang_details(KEPT), 116)),
+        "AIPerf summary": written(tmp_path / "i.json", aiperf_summary({"0": 2}, 2.5), indent=1),
     }
     read_ = {name: found_in(path) for name, path in files.items()}
     assert {name: found.form.name for name, found in read_.items()} == {name: name for name in files}
     bench, responses, lines = (
-        read_[name].counts for name in ("vllm bench serve", "vLLM responses", "aiperf")
+        read_[name].counts for name in ("vllm bench serve", "vLLM responses", "AIPerf")
     )
     assert (bench[0].loops, bench[0].accepted, bench[0].rates) == (300, 540, (0.8, 0.6, 0.4))
     assert [each.kept for each in responses] == [(10, 5, 5, 20), (1, 0, 0, 9)]
     assert len(lines) == 1
     assert (lines[0].category, lines[0].kept) == ("coding", tuple(KEPT))
-    assert read_["aiperf"].skipped == {"of the warm-up": 1}
+    assert read_["AIPerf"].skipped == {"of the warm-up": 1}
     assert read_["llama.cpp speed-bench"].skipped == {"that failed": 1}
     assert read_["SpecDecode-Bench"].places == [("eagle", (2, 1, 0, 5))]
     assert (
@@ -76,7 +93,27 @@ WRONG: dict[str, tuple[list[Any], str]] = {
         "contradicts num_spec_steps",
     ),
     "several models": ([response(KEPT), response(KEPT, model="other")], "several models: big, other"),
-    "no record at all": ([response(KEPT, metrics=None)] * 2, "2 requests without metrics"),
+    "no record at all": ([response(KEPT, metrics=None)] * 2, "2 requests without a count of speculation"),
+    "a length that is none": ([SGLANG_BENCH | {"accept_length": None}], "the server told none"),
+    "a length that is text": ([SGLANG_BENCH | {"accept_length": "2.9"}], "accept_length is '2.9'"),
+    "SGLang's length against its counts": (
+        [sglang(sglang_details(KEPT, spec_accept_length=5.0), 116)],
+        "spec_accept_length is 5.0, and 116 tokens in 40 verifications are 2.900",
+    ),
+    "SGLang's histogram against its counts": (
+        [sglang(sglang_details(KEPT, spec_correct_drafts_histogram=[40]), 116)],
+        "spec_correct_drafts_histogram contradicts",
+    ),
+    "SGLang's verifications are missing": (
+        [sglang({"spec_accept_length": 2.0}, 4)],
+        "spec_verify_ct is missing",
+    ),
+    "AIPerf's pool against its total": (
+        [aiperf_summary({"0": 2}, 2.5, total_spec_decode_steps={"avg": 3})],
+        "contradicts total_spec_decode_steps",
+    ),
+    "AIPerf without speculation": ([aiperf_summary(None, None)], "no request told any"),
+    "GuideLLM's tokens against its record": ([guidellm_told(KEPT, tokens=90)], "90 output tokens"),
     "two formats": ([response(KEPT), aiperf(KEPT)], "line 2"),
     "places below 1": ([per_position([2, -3])], "acc_eagle.acc_len"),
 }
@@ -328,3 +365,96 @@ def test_a_share_of_loops_is_one(share: Any, tmp_path: Path) -> None:
     path = written(tmp_path / "file.jsonl", row)
     with pytest.raises(UnavailableError, match="not a share"):
         found_in(path)
+
+
+def named(path: Path) -> dict[str, float]:
+    found = found_in(path)
+    rows = definitions(found.counts, found.k)
+    return {each.name: each.value.estimate for each in rows if each.value} | {
+        f"stated {each.name}": each.value for each in found.stated
+    }
+
+
+def test_a_reply_that_a_stop_cut_is_read_and_counted_apart(tmp_path: Path) -> None:
+    """One loop kept three drafts, of which the stop left one token; a second token less cannot be a cut."""
+    cut = response([0, 0, 0, 1], usage={"completion_tokens": 2})
+    found = found_in(written(tmp_path / "a.jsonl", response(KEPT), cut))
+    assert len(found.counts) == 2
+    assert list(found.odd.values()) == [1]
+    assert not found_in(written(tmp_path / "b.jsonl", response(KEPT))).odd
+    wrong = response([0, 0, 0, 1], usage={"completion_tokens": 1})
+    with pytest.raises(UnavailableError, match="a cut takes at most 3"):
+        found_in(written(tmp_path / "c.jsonl", wrong))
+    totals = found_in(written(tmp_path / "d.json", BENCH | {"total_output_tokens": 600}))
+    assert totals.counts[0].tokens is None
+    assert ["answered others" in note for note in totals.notes] == [True]
+
+
+def test_guidellm_tells_acceptance_where_its_requests_have_it(tmp_path: Path) -> None:
+    found = found_in(written(tmp_path / "a.json", guidellm_told(KEPT, [1, 0, 0, 9]), indent=1))
+    assert [each.kept for each in found.counts] == [(10, 5, 5, 20), (1, 0, 0, 9)]
+    assert found.says.startswith("Tokens per loop")
+    without = found_in(written(tmp_path / "b.json", guidellm({"prompt": "Once"}), indent=1))
+    assert without.silent == "The server's own acceptance: no request has " + (
+        "response_metrics.speculative_decoding."
+    )
+    both = guidellm_told(KEPT)
+    both["benchmarks"] = both["benchmarks"] * 2
+    both["benchmarks"][0]["requests"]["errored"] = [{}]
+    several = found_in(written(tmp_path / "c.json", both, indent=1))
+    assert [each.category for each in several.counts] == ["benchmark 1", "benchmark 2"]
+    assert several.skipped == {"that failed": 1}
+
+
+def test_sglang_tells_what_it_counts_in_each_of_its_shapes(tmp_path: Path) -> None:
+    """Beside an answer, for each choice, in a native answer, by the names of 0.5.6, or hardly at all."""
+    details = sglang_details(KEPT)
+    old = {"spec_accept_length": 2.9, "spec_verify_ct": 40, "completion_tokens": 116}
+    old |= {"spec_accept_token_num": 75, "spec_draft_token_num": 120}
+    few = {"spec_accept_length": 2.9, "spec_verify_ct": 40, "spec_num_correct_drafts": 0}
+    shapes = {
+        "beside": sglang(details, 116),
+        "choices": sglang([details, details]),
+        "native": {"text": "x", "meta_info": details | {"completion_tokens": 116}},
+        "old": {"text": "x", "output_ids": [1], "meta_info": old},
+    }
+    for name, row in shapes.items():
+        told = named(written(tmp_path / f"{name}.jsonl", row))
+        assert told["output tokens/loop"] == pytest.approx(2.9), name
+        assert told["tokens per loop"] == pytest.approx(1 + 75 / 40), name
+        assert told["share of drafts"] == pytest.approx(75 / 120), name
+    assert list(named(written(tmp_path / "few.jsonl", sglang(few, 116)))) == ["output tokens/loop"]
+    unasked = sglang({}, 4) | {"sglext": {"cached_tokens_details": {}}}
+    with pytest.raises(UnavailableError, match="SGLang responses, says nothing about acceptance: 1 requests"):
+        found_in(written(tmp_path / "none.jsonl", unasked))
+
+
+def test_llama_cpps_answers_have_a_share_and_no_loops(tmp_path: Path) -> None:
+    row = {"choices": [{"index": 0}], "timings": {"predicted_n": 9, "draft_n": 8, "draft_n_accepted": 6}}
+    assert named(written(tmp_path / "a.jsonl", row)) == {"share of drafts": 0.75}
+
+
+def test_three_acceptance_lengths_of_the_same_requests_are_told_apart(tmp_path: Path) -> None:
+    """Model cards print one of them without its name: of all loops, of requests, of all output tokens."""
+    rows = [response([0, 0, 1, 0]), response([9, 0, 0, 0])]
+    told = named(written(tmp_path / "a.jsonl", *rows))
+    assert told["tokens per loop"] == pytest.approx(1.2)
+    assert told["mean of requests"] == pytest.approx(2.0)
+    assert told["output tokens/loop"] == pytest.approx(1.4)
+    summary = aiperf_summary({"0": 9, "2": 1}, 2.0, total_draft_tokens={"avg": 30})
+    of_aiperf = named(written(tmp_path / "b.json", summary, indent=1))
+    assert of_aiperf["tokens per loop"] == pytest.approx(1.2)
+    assert of_aiperf["stated mean of requests"] == pytest.approx(2.0)
+    by_sum = {"spec_decode_token_weighted_acceptance_length": {"avg": 1.2}}
+    unpooled = named(written(tmp_path / "c.json", aiperf_summary(None, 2.0, **by_sum), indent=1))
+    assert unpooled == {"stated tokens per loop": 1.2, "stated mean of requests": 2.0}
+
+
+def test_of_evaluated_drafts_those_behind_a_rejection_do_not_count(tmp_path: Path) -> None:
+    """Two loops of three drafts keep 1 and 3: 4 of 5 looked at, 4 of 6 drafted."""
+    told = named(written(tmp_path / "a.jsonl", response([0, 1, 0, 1])))
+    assert told["share of evaluated"] == pytest.approx(4 / 5)
+    assert told["share of drafts"] == pytest.approx(4 / 6)
+    assert told["accepted per verified"] == pytest.approx(6 / 8)
+    lengths = named(written(tmp_path / "b.jsonl", varying({"1": [0, 1], "3": [0, 1, 0, 1]})))
+    assert lengths["share of evaluated"] == pytest.approx(5 / 6)

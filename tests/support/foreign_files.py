@@ -69,6 +69,61 @@ def guidellm(*asked: Mapping[str, Any], output: str | None = " and so on") -> di
     }
 
 
+def guidellm_told(*kept: list[int], tokens: int | None = None) -> dict[str, Any]:
+    """``benchmarks.json`` of version 2 whose requests have vLLM's record as it came; None has none."""
+    found = guidellm(*({"prompt": "Once", "model": "big"} for _ in kept))
+    (benchmark,) = found["benchmarks"]
+    for request, own in zip(benchmark["requests"]["successful"], kept, strict=True):
+        told = response(own)
+        count = told["usage"]["completion_tokens"] if tokens is None else tokens
+        request |= {"response_metrics": told["metrics"], "output_metrics": {"text_tokens": count}}
+    return found
+
+
+SGLANG_BENCH: dict[str, Any] = {
+    "backend": "sglang",
+    "request_rate": "inf",
+    "max_concurrency": 4,
+    "completed": 256,
+    "total_output_tokens": 51200,
+    "total_output_tokens_retokenized": 51120,
+    "request_throughput": 3.07,
+    "accept_length": 2.9,
+    "server_info": {"model_path": "big", "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4},
+}
+
+
+def sglang_details(kept: list[int], **changes: Any) -> dict[str, Any]:
+    """SGLang's record of a request at K = 3, as 0.5.23 writes it."""
+    loops, correct = sum(kept), sum(number * count for number, count in enumerate(kept))
+    return {
+        "spec_accept_rate": correct / (3 * loops),
+        "spec_accept_length": (loops + correct + 1) / loops,
+        "spec_num_correct_drafts": correct,
+        "spec_num_proposed_drafts": 3 * loops,
+        "spec_verify_ct": loops,
+        "spec_correct_drafts_histogram": kept,
+        **changes,
+    }
+
+
+def sglang(details: Any, tokens: int | None = None) -> dict[str, Any]:
+    """An answer of SGLang's OpenAI API with its extension."""
+    return {
+        "model": "big",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}],
+        "usage": {} if tokens is None else {"completion_tokens": tokens},
+        "sglext": {"spec_tokens_details": details},
+    }
+
+
+def aiperf_summary(kept: Mapping[str, int] | None, mean: float | None, **changes: Any) -> dict[str, Any]:
+    """``profile_export_aiperf.json``: a histogram over all loops, and the mean of requests."""
+    pooled = {} if kept is None else {"pooled_spec_decode_acceptance_histogram": dict(kept)}
+    told = {} if mean is None else {"spec_decode_acceptance_length": {"unit": "ratio", "avg": mean}}
+    return {"aiperf_version": "0.13.0", "input_config": {}, **told, **pooled, **changes}
+
+
 SPEED_BENCH: dict[str, Any] = {
     "config": {"model": None},
     "summary": [],

@@ -74,9 +74,10 @@ class Lengths(NamedTuple):
 def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
     """Return the lengths of drafts; None where all are equal, or loops or drafts are not counted."""
     looped = [(count, count.loops) for count in counts if count.loops]
-    if not looped:
+    drafted = [each.drafted for each, _ in looped if each.drafted is not None]
+    if not looped or len(drafted) < len(looped):
         return None
-    mean = sum(each.drafted for each, _ in looped) / sum(loops for _, loops in looped)
+    mean = sum(drafted) / sum(loops for _, loops in looped)
     if not all(each.by_length for each, _ in looped):
         same = k is None or all(each.drafted == k * loops for each, loops in looped)
         return None if same else Lengths(mean, None, k)
@@ -95,24 +96,66 @@ def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
     )
 
 
+def _rejections(counts: Counts, k: int | None) -> int | None:
+    """Return how many loops rejected a draft; None where it cannot be counted."""
+    if counts.by_length:
+        return sum(sum(kept[:length]) for length, kept in enumerate(counts.by_length))
+    if not counts.kept or not counts.loops or k is None or counts.drafted != k * counts.loops:
+        return None
+    return counts.loops - sum(counts.kept[k:])
+
+
 def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
     """Return every definition that these counts give, the usual one first."""
     looped = [(count, count.loops) for count in counts if count.loops]
-    tokens_per_loop = _ratio([(each.accepted + loops, loops) for each, loops in looped])
+    kept = [(each.accepted, loops, each) for each, loops in looped if each.accepted is not None]
+    rejected = [(accepted, each, _rejections(each, k)) for accepted, _, each in kept]
+    tokens_per_loop = _ratio([(accepted + loops, loops) for accepted, loops, _ in kept])
     first = kept_shares(counts)[:1]
     every = [
-        Definition("tokens per loop", "1 + accepted/loops", "vLLM, InferenceX", tokens_per_loop),
+        Definition(
+            "tokens per loop",
+            "1 + accepted/loops",
+            "vLLM, InferenceX, AIPerf token-weighted",
+            tokens_per_loop,
+        ),
         Definition(
             "accepted drafts/loop",
             "accepted/loops",
             "TensorRT-LLM, forced",
-            _ratio([(each.accepted, loops) for each, loops in looped]),
+            _ratio([(accepted, loops) for accepted, loops, _ in kept]),
         ),
         Definition(
             "share of drafts",
             "accepted/drafted",
-            "vLLM in %, llama.cpp",
-            _ratio([(each.accepted, each.drafted) for each in counts]),
+            "vLLM in %, llama.cpp, SGLang",
+            _ratio(
+                [
+                    (each.accepted, each.drafted)
+                    for each in counts
+                    if each.accepted is not None and each.drafted is not None
+                ]
+            ),
+        ),
+        Definition(
+            "share of evaluated",
+            "accepted/(accepted + rejecting loops)",
+            "ONNX Runtime GenAI",
+            _ratio([(accepted, accepted + loops) for accepted, _, loops in rejected if loops is not None])
+            if all(loops is not None for _, _, loops in rejected)
+            else None,
+        ),
+        Definition(
+            "accepted per verified",
+            "(accepted + loops)/(drafted + loops)",
+            "AIPerf",
+            _ratio(
+                [
+                    (accepted + loops, each.drafted + loops)
+                    for accepted, loops, each in kept
+                    if each.drafted is not None
+                ]
+            ),
         ),
         Definition(
             "output tokens/loop",
@@ -123,9 +166,9 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
         Definition(
             "mean of requests",
             "mean of tokens/loop",
-            "aiperf's avg",
-            interval_of_mean([1 + each.accepted / loops for each, loops in looped])
-            if len(looped) > 1
+            "AIPerf acceptance length",
+            interval_of_mean([1 + accepted / loops for accepted, loops, _ in kept])
+            if len(kept) > 1
             else None,
         ),
         Definition(
@@ -142,6 +185,14 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             Definition("alpha", "if all places alike", "Leviathan et al. 2022", Interval(alpha, None, None)),
         ]
     return [each for each in every if each.value is not None]
+
+
+def _stated(content: FileContent) -> list[Definition]:
+    """Return what the tool worked out itself."""
+    return [
+        Definition(each.name, each.formula, each.by, Interval(each.value, None, None))
+        for each in content.stated
+    ]
 
 
 def shape(curve: Mapping[int, float]) -> dict[int, str]:
@@ -166,6 +217,8 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
             name or "none": [each for each in content.counts if each.category == name] for name in categories
         }
     rows_of = {name: definitions(counts, content.k) for name, counts in groups.items() if counts}
+    if content.stated:
+        rows_of[""] = [*rows_of.get("", ()), *_stated(content)]
     lengths = lengths_of(content.counts, content.k)
     facts = {
         "file": str(path),
@@ -184,8 +237,9 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
             name: {"acceptance_length": curve, "shape": shape(curve)}
             for name, curve in content.published.items()
         },
-        "says": content.form.says,
-        "silent": content.form.silent,
+        "notes": list(content.notes),
+        "says": content.says,
+        "silent": content.silent,
     }
     present(lambda: facts, lambda: _screen(content, rows_of), json=wanted.json, quiet=wanted.quiet)
 
@@ -230,8 +284,8 @@ def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]
         "",
         *([] if lengths is None else _varying(lengths)),
         *_sentences(content),
-        f"It says: {content.form.says}",
-        f"It cannot say: {content.form.silent}",
+        f"It says: {content.says}",
+        f"It cannot say: {content.silent}",
     ]
     return Group(*parts)
 
@@ -291,6 +345,7 @@ def _sentences(content: FileContent) -> Iterator[str]:
         )
     if growing:
         yield f"{growing} of {len(marks)} have a step that grows by more than rounding, which few texts do."
+    yield from content.notes
     if any(each.loops is None for each in content.counts):
         yield "Loops are not counted in it: tokens per loop do not follow."
     for what, count in {**content.skipped, **content.odd}.items():

@@ -46,7 +46,8 @@ class ReplayOptions(Common):
         options.FIRST: {
             "[RUN]": (
                 "Run directory, texts as JSON lines (as for `audit`), or a file of vllm bench serve, vLLM, "
-                "aiperf, GuideLLM, speed-bench, InferenceX or SpecDecode-Bench. Default: the latest run."
+                "SGLang, AIPerf, GuideLLM, speed-bench, InferenceX or SpecDecode-Bench. Default: the latest "
+                "run."
             ),
             "--draft MODEL...": "Draft model; may be repeated, to compare several.",
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
@@ -117,7 +118,7 @@ def _shown(path: Path, wanted: ReplayOptions, k: int) -> bool:
         explain(path, content, wanted)
         return True
     if not (counted or content.places):
-        raise UnavailableError(f"{path}, {form.name}, cannot say: {form.silent}", flag="--curve")
+        raise UnavailableError(f"{path}, {form.name}, cannot say: {content.silent}", flag="--curve")
     from spsbench.parts.whatif.commands.curve import show
     from spsbench.parts.whatif.curve import by_category, of_counts, of_places
 
