@@ -49,7 +49,7 @@ class WorkerProcess:
         """Send a job and wait for its answer ``{"result", "cpu_s"}``."""
         if self._process is None:
             raise WorkerFailure("the judge's process is gone")
-        return _reply(self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n"), "result")
+        return _reply(self._read(float(job["wall_s"]) + _GRACE_S, json.dumps(job) + "\n"), "result")
 
     def restart(self) -> None:
         """Start the process in place of any earlier one."""
@@ -196,7 +196,7 @@ def judging_fault(layers: Collection[str], *more: tuple[str, str, bool]) -> str 
     try:
         for entry_point, test, right in (*more, ("lazy", _LAZY_TEST, True), ("lazy", _LYING_TEST, False)):
             problem = {"task_id": "canary", "prompt": "", "entry_point": entry_point, "test": test}
-            job = {"problem": problem, "completion": _PROGRAM, "timeout_s": _TIMEOUT_S}
+            job = {"problem": problem, "completion": _PROGRAM, "timeout_s": _TIMEOUT_S, "wall_s": _TIMEOUT_S}
             seeds = Seeds.of(secrets.token_bytes(16), "canary")
             result = worker.ask({**job, "seeds": asdict(seeds)})["result"]
             if (result == labels.PASSED) is not right:

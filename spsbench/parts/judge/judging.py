@@ -1,4 +1,4 @@
-"""Judge many programs: workers, equal programs once, faults twice, starved timeouts again alone."""
+"""Judge many programs: workers, equal programs once, faults twice, those without CPU time again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
 # So many programs are read before they are judged; samples of many problems in turns have some of each.
 _AHEAD = 4096
 
-# A program that timed out with so much of its time on a CPU would have done so alone, too.
-_FAIR_SHARE = 0.9
+_FIRST_WALL = 1.1
+"""Times the CPU seconds of a program: so long it is waited for at first, that an endless loop spends them."""
+
+_PATIENCE = 10
+"""Of the same, where it got less: what else the machine does is nothing that a program did wrong."""
 
 Pair = tuple[Mapping[str, Any], str]
 """(HumanEval's fields task_id, prompt, entry_point and test; what the model wrote after the prompt, or a
@@ -41,7 +44,9 @@ def judge(
     """Judge ``completions[i]`` against ``problems[i]``; verdicts in the same order.
 
     Args:
-        timeout_s: wall seconds for a program with its check (upstream's default is 3).
+        timeout_s: CPU seconds for a program (upstream's default is 3, of wall time). One that has not spent
+            them when they are over by the wall clock is judged again, up to ten times as long; what then
+            has not ended has timed out, and its verdict says how much CPU time it had.
         secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
             draws its inputs they are the same for all programs of one call, and others in the next.
     """
@@ -59,10 +64,9 @@ def judge_all(
     level = probe(unsafe)
     work = _Work(_jobs(pairs, timeout_s, secret or secrets.token_bytes(16)))
     _run(work, workers or os.cpu_count() or 1, level)
-    starved, work.starved = work.starved, []
-    if starved:
-        again = _Work(iter(starved))
-        _run(again, 1, level)
+    if work.starved:
+        again = _Work(iter([_patient(job) for job in work.starved]))
+        _run(again, workers or os.cpu_count() or 1, level)
         work.results |= again.results
     results = {key: ProgramVerdict(result == labels.PASSED, result) for key, result in work.results.items()}
     return [results[key] for key in work.keys]
@@ -75,7 +79,7 @@ class _Job(NamedTuple):
 
 @dataclass
 class _Work:
-    """What the workers share; jobs are ``starved`` that timed out without a fair share of a CPU."""
+    """What the workers share; jobs are ``starved`` that timed out before they had spent their CPU time."""
 
     jobs: Iterator[_Job]
     keys: list[bytes] = field(default_factory=list)
@@ -109,6 +113,18 @@ class _Work:
         return len(self.keys) - before
 
 
+def _patient(job: _Job) -> _Job:
+    return job._replace(message={**job.message, "wall_s": _PATIENCE * job.message["timeout_s"]})
+
+
+def _verdict(reply: Mapping[str, Any], message: Mapping[str, Any]) -> str:
+    """Return the result; of what timed out without its CPU time, how much of it there was."""
+    result, cpu_s = str(reply["result"]), float(reply["cpu_s"])
+    if result != labels.TIMED_OUT or cpu_s >= message["timeout_s"]:
+        return result
+    return f"{result}: {cpu_s:.1f} s of CPU time in {message['wall_s']:.0f} s"
+
+
 def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:
     for problem, completion in pairs:
         fields = {name: str(problem[name]) for name in PROBLEM_FIELDS}
@@ -116,7 +132,13 @@ def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_J
         text = "\0".join((*fields.values(), str(whole), completion))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         seeds = asdict(Seeds.of(secret, fields["task_id"]))
-        message = {"problem": fields, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+        message = {
+            "problem": fields,
+            "completion": completion,
+            "timeout_s": timeout_s,
+            "wall_s": _FIRST_WALL * timeout_s,
+            "seeds": seeds,
+        }
         if whole:
             message["whole"] = True
         yield _Job(key, message)
@@ -142,11 +164,9 @@ def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
     try:
         while job is not None and not work.over:
             reply = _ask_twice(job.message, worker)
-            result = str(reply["result"])
-            cpu_s = float(reply["cpu_s"])
-            if result == labels.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
+            if reply["result"] == labels.TIMED_OUT and float(reply["cpu_s"]) < job.message["timeout_s"]:
                 work.starved.append(job)
-            work.results[job.key] = result
+            work.results[job.key] = _verdict(reply, job.message)
             job = work.take()
     except BaseException:
         work.over = True

@@ -11,7 +11,8 @@ class ProgramVerdict:
     """Whether a program passed its tests, and in a word why.
 
     ``result`` is ``passed``, ``timed out``, ``out of memory``, ``ended before the check did`` or
-    ``failed: <Type>: <message>`` (at most 500 characters).
+    ``failed: <Type>: <message>`` (at most 500 characters). Behind ``timed out`` stands how much CPU time a
+    program had that did not spend its own.
     """
 
     passed: bool

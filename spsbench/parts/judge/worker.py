@@ -3,8 +3,8 @@ program in it and the program's tests, which are in it too.
 
 Run as ``python -m spsbench.parts.judge.worker LAYERS [NUMBER]``. It holds no model and no thread, and runs or
 parses nothing of a job: tests may be a stranger's as programs are. A job is
-``{"problem", "completion", "timeout_s", "seeds"}``, with ``"whole"`` where the completion is a program by
-itself; the answer is ``{"result", "cpu_s"}``, or
+``{"problem", "completion", "timeout_s", "wall_s", "seeds"}``, with ``"whole"`` where the completion is a
+program by itself; the answer is ``{"result", "cpu_s"}``, or
 ``{"error"}`` for a fault of judge or sandbox, or ``{"broken"}`` for one of the problem. The first line,
 before any job, is ``{"hello"}`` with what the sandbox says of itself.
 """
@@ -182,18 +182,25 @@ class Judge:
         self._tests: Tests | None = None
 
     def judge(
-        self, problem: dict[str, str], completion: str, timeout_s: float, seeds: Seeds, *, whole: bool = False
+        self,
+        problem: dict[str, str],
+        completion: str,
+        timeout_s: float,
+        wall_s: float,
+        seeds: Seeds,
+        *,
+        whole: bool = False,
     ) -> dict[str, Any]:
-        """Run ``check(candidate)`` of a problem on a program, for ``timeout_s`` wall seconds in all:
-        ``result``, the label; ``cpu_s``, the seconds of CPU that the program's process used. The program is
-        the prompt and its completion, or the completion alone if that is ``whole``."""
+        """Run ``check(candidate)`` of a problem on a program, for ``timeout_s`` of CPU time and ``wall_s`` in
+        all: ``result``, the label; ``cpu_s``, the seconds of CPU that the program's process used. The
+        program is the prompt and its completion, or the completion alone if that is ``whole``."""
         program = completion if whole else problem["prompt"] + completion
         tests = self._tests_of(problem["prompt"], problem["test"])
         descriptors = self._sandbox.begin("program", timeout_s + 1)
         session = Session(*descriptors)
         try:
             session.wait_for_lock()
-            session.deadline = time.monotonic() + timeout_s
+            session.deadline = time.monotonic() + wall_s
             session.start(program, problem["entry_point"], seeds.program)
             label = tests.check(session, problem["entry_point"], seeds.tests)
         except ProgramOver as over:
@@ -204,7 +211,8 @@ class Judge:
             cpu_s = self._sandbox.end("program")
             for descriptor in descriptors:
                 os.close(descriptor)
-        return {"result": label, "cpu_s": cpu_s}
+        # The kernel ends a program some time beyond its CPU seconds, and one that ended late is late, too.
+        return {"result": labels.TIMED_OUT if cpu_s > timeout_s else label, "cpu_s": cpu_s}
 
     def _tests_of(self, prompt: str, test: str) -> Tests:
         now = self._tests
@@ -220,7 +228,8 @@ def _answer(judge: Judge, job: dict[str, Any]) -> dict[str, Any]:
     try:
         seeds = Seeds(**job["seeds"])
         whole = job.get("whole", False)
-        return judge.judge(job["problem"], job["completion"], job["timeout_s"], seeds, whole=whole)
+        limits_s = job["timeout_s"], job["wall_s"]
+        return judge.judge(job["problem"], job["completion"], *limits_s, seeds, whole=whole)
     except SandboxFailure as failure:
         return {"error": str(failure)}
     except BrokenProblem as fault:

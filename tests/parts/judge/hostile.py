@@ -88,7 +88,8 @@ def _one(worker: WorkerProcess, scene: Scene, text: str, answer: str) -> list[st
 
 def _ask(worker: WorkerProcess, problem: Mapping[str, str], completion: str, timeout_s: float) -> str:
     seeds = {"tests": "the tests'", "program": "the program's"}
-    job = {"problem": dict(problem), "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+    limits = {"timeout_s": timeout_s, "wall_s": timeout_s}
+    job = {"problem": dict(problem), "completion": completion, "seeds": seeds, **limits}
     reply = worker.ask(job)
     return str(reply["result"])
 

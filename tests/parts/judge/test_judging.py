@@ -47,7 +47,8 @@ def pid_of(one: WorkerProcess) -> int:
 def job(completion: str, timeout_s: float = 3.0, **changed: str) -> dict[str, Any]:
     problem = {**PROBLEM, **changed}
     seeds = asdict(Seeds.of(b"secret", problem["task_id"]))
-    return {"problem": problem, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+    limits = {"timeout_s": timeout_s, "wall_s": timeout_s}
+    return {"problem": problem, "completion": completion, "seeds": seeds, **limits}
 
 
 def test_verdicts_keep_the_order_of_the_input() -> None:
@@ -55,7 +56,7 @@ def test_verdicts_keep_the_order_of_the_input() -> None:
     verdicts = judge([PROBLEM] * 5, completions, timeout_s=1.0, workers=2)
     assert [v.passed for v in verdicts] == [False, True, False, False, True]
     assert verdicts[0].result == "failed: AssertionError: sign"
-    assert verdicts[2].result == labels.TIMED_OUT
+    assert verdicts[2].result.startswith(labels.TIMED_OUT)
     assert verdicts[3].result.startswith("failed: SyntaxError: ")
 
 
@@ -114,18 +115,35 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]])
     return started
 
 
-def test_a_timeout_without_a_fair_share_of_the_cpu_is_judged_again_alone(
+def test_a_program_without_its_cpu_time_is_judged_again_with_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [
         {"result": labels.TIMED_OUT, "cpu_s": 1.0},
-        {"result": labels.TIMED_OUT, "cpu_s": 2.9},
+        {"result": labels.TIMED_OUT, "cpu_s": 3.1},
+        {"result": labels.TIMED_OUT, "cpu_s": 0.4},
         {"result": labels.PASSED, "cpu_s": 2.0},
+        {"result": labels.TIMED_OUT, "cpu_s": 0.5},
     ]
     started = fake_workers(monkeypatch, answers)
-    verdicts = judge([PROBLEM] * 2, [RIGHT, HANGING], timeout_s=3.0, workers=1)
-    assert verdicts == [ProgramVerdict(True, "passed"), ProgramVerdict(False, "timed out")]
+    verdicts = judge([PROBLEM] * 3, [RIGHT, HANGING, WRONG], timeout_s=3.0, workers=1)
+    named = "timed out: 0.5 s of CPU time in 30 s"
+    assert [one.result for one in verdicts] == ["passed", "timed out", named]
+    assert verdicts[0] == ProgramVerdict(True, "passed")
     assert (len(started), answers) == (2, [])
+
+
+def test_a_program_has_cpu_seconds_and_not_those_of_the_wall(worker: WorkerProcess) -> None:
+    """One that only waits longer passes; one that spends more has timed out, however long it may last."""
+    waits = "    import time\n    time.sleep(0.4)\n    return 2 * x\n"
+    limits = {"timeout_s": 0.3, "wall_s": 60.0}
+    assert worker.ask(job(waits) | limits)["result"] == labels.PASSED
+    spends = (
+        "    import time\n    begun = time.process_time()\n    while time.process_time() < begun + 0.4:\n"
+        "        pass\n    return 2 * x\n"
+    )
+    assert worker.ask(job(spends) | limits)["result"] == labels.TIMED_OUT
+    assert worker.ask(job(spends) | limits | {"timeout_s": 9.0})["result"] == labels.PASSED  # the control
 
 
 def test_pairs_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
