@@ -123,9 +123,20 @@ def _write_float32(location: str, file: str, folder: Path) -> None:
     if missing:
         raise ValueError(f"{len(missing)} weights are missing ({missing[0]}, ...)")
     model.save_pretrained(folder)
+    _tell_rope(folder / "config.json")
     for weights in folder.glob("*.safetensors"):  # that library makes the file readable by its owner only
         weights.chmod((folder / "config.json").stat().st_mode)
     _write_tokenizer(location, file, folder, config.vocab_size)
+
+
+def _tell_rope(written: Path) -> None:
+    """Write the base of rotary positions also as ``rope_theta``: readers that know no ``rope_parameters``
+    take their own, and compute another model."""
+    content = json.loads(written.read_text(encoding="utf-8"))
+    rope = content.get("rope_parameters")
+    if isinstance(rope, dict) and isinstance(theta := rope.get("rope_theta"), int | float):
+        content.setdefault("rope_theta", theta)
+        written.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _write_tokenizer(location: str, file: str, folder: Path, vocab_size: int) -> None:
@@ -180,6 +191,7 @@ def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
         (Path(alone) / "model.gguf").symlink_to(file.absolute())
         config = AutoConfig.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
         config.save_pretrained(folder)
+        _tell_rope(folder / "config.json")
         _write_tokenizer(alone, "model.gguf", folder, config.vocab_size)
 
 

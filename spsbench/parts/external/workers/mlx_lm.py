@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,27 @@ class MlxLm:
             yield int(token), bool(drafted)
 
     def _model(self, folder: str) -> tuple[Any, int]:
-        """Load a model in float32, and return it with the size of its vocabulary."""
-        model, config = importlib.import_module("mlx_lm.utils").load_model(Path(folder))
+        """Load a model in float32, and return it with the size of its vocabulary.
+
+        The base of rotary positions is told apart: MLX LM does not look for it in ``rope_parameters``, where
+        transformers 5 writes it, and would take its own.
+        """
+        told = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        load_model = importlib.import_module("mlx_lm.utils").load_model
+        model, config = load_model(Path(folder), model_config=_rope(told))
         model.set_dtype(self._mx.float32)
         return model, int(config["vocab_size"])
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``rope_theta`` and ``rope_scaling`` of a configuration that has them in ``rope_parameters``."""
+    inner = config.get("rope_parameters")
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("rope_theta"), int | float):
+        return {}  # none, or one of each kind of layer
+    found = {} if "rope_theta" in config else {"rope_theta": inner["rope_theta"]}
+    if inner.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
+        found["rope_scaling"] = {name: value for name, value in inner.items() if name != "rope_theta"}
+    return found
 
 
 if __name__ == "__main__":

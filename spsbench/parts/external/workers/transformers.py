@@ -7,8 +7,10 @@ those of a generation config; with the last the law is a mixture of both models'
 
 from __future__ import annotations
 
+import copy
 import importlib
 import time
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spsbench.base import Answer, Ask, Described, Load
@@ -29,8 +31,10 @@ class Transformers:
         self._target, self._calls = self._loaded(load.target), 0
         self._target.register_forward_pre_hook(self._count)
         self._draft: Any = None
+        self._drafting: Any = None
         if load.draft is not None:
             self._draft = self._assistant(load.draft) if self._head_folder is None else self._head()
+            self._drafting = copy.deepcopy(getattr(self._draft, "generation_config", None))
 
     def describe(self) -> Described:
         return Described(
@@ -38,7 +42,9 @@ class Transformers:
             version=self._library.__version__,
             vocab_size=self._target.config.vocab_size,
             rule="modified rejection" if self._load.speculative else None,
-            settings=usual_settings(self._load) | {"threads": self._torch.get_num_threads()},
+            settings=usual_settings(self._load)
+            | {"threads": self._torch.get_num_threads()}
+            | self._threshold_settings(),
             limits=[
                 "It reports no accepted tokens, nor when decoding began; calls of the target are counted."
             ],
@@ -49,6 +55,8 @@ class Transformers:
         require_processors(ask.sampling, ())
         prompt = self._torch.tensor([ask.prompt_ids], device=self._device)
         self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
+        if self._drafting is not None:  # a schedule leaves its last K for the next request
+            self._draft.generation_config = copy.deepcopy(self._drafting)
         self._calls, started = 0, time.perf_counter()
         with self._torch.inference_mode():
             sequences = self._target.generate(
@@ -62,6 +70,15 @@ class Transformers:
         if self._draft is None:
             return Answer(ids, finish, wall_ms=wall_ms)
         return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
+
+    def _threshold_settings(self) -> dict[str, Any]:
+        """Return what decides about a threshold: scikit-learn, where it is there, fits it between rounds."""
+        if not self._load.options.get("assistant_confidence_threshold"):
+            return {}
+        try:
+            return {"threshold": f"fitted between rounds by scikit-learn {version('scikit-learn')}"}
+        except PackageNotFoundError:
+            return {"threshold": "as given, without scikit-learn"}
 
     def _count(self, *_: Any) -> None:
         self._calls += 1
