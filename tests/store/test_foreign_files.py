@@ -95,7 +95,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "several models": ([response(KEPT), response(KEPT, model="other")], "several models: big, other"),
     "no record at all": ([response(KEPT, metrics=None)] * 2, "2 requests without a count of speculation"),
     "a length that is none": ([SGLANG_BENCH | {"accept_length": None}], "the server told none"),
-    "a length that is text": ([SGLANG_BENCH | {"accept_length": "2.9"}], "accept_length is '2.9'"),
+    "a length that is text": ([SGLANG_BENCH | {"accept_length": "2.9"}], "accept_length is 2.9, not"),
     "SGLang's length against its counts": (
         [sglang(sglang_details(KEPT, spec_accept_length=5.0), 116)],
         "spec_accept_length is 5.0, and 116 tokens in 40 verifications are 2.900",
@@ -399,7 +399,7 @@ def test_guidellm_tells_acceptance_where_its_requests_have_it(tmp_path: Path) ->
         "response_metrics.speculative_decoding."
     )
     both = guidellm_told(KEPT)
-    both["benchmarks"] = both["benchmarks"] * 2
+    both["benchmarks"] = [*both["benchmarks"], *guidellm_told(KEPT)["benchmarks"]]
     both["benchmarks"][0]["requests"]["errored"] = [{}]
     several = found_in(written(tmp_path / "c.json", both, indent=1))
     assert [each.category for each in several.counts] == ["benchmark 1", "benchmark 2"]
