@@ -118,6 +118,9 @@ RUN: Panels = {
         "--max-new-tokens N": "Most new tokens of an output. Default: the task's.",
         "--fixed-length": "Ignore EOS and stop strings, so that all outputs have the same length.",
         "--chat-template auto|none": "Whether to use the tokenizer's chat template. Default: auto.",
+        "--template-arg NAME=VALUE...": (
+            "A variable of the chat template, e.g. enable_thinking=false; may be repeated."
+        ),
     },
     DRAFTING: {
         "--rule LIST": (
@@ -211,6 +214,7 @@ class RunOptions(Common):
     max_new_tokens: str | None = None
     fixed_length: bool = False
     chat_template: str | None = None
+    template_arg: list[str] | None = None
     process: list[str] | None = None
     rule: str | None = None
     policy: str | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,9 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
     if asked.tag:
-        flags["tag"] = dict(map(_tag, asked.tag))
+        flags["tag"] = dict(_pair_of(text, "--tag", "gpu=a") for text in asked.tag)
+    if asked.template_arg:
+        flags["template_arg"] = template_args(asked.template_arg)
     overrides = asked.set or ()
     config = resolve(before | flags, settings or asked.config, overrides, of_run=asked.resume is not None)
     # Settings, from whatever source, against options that are none.
@@ -134,12 +137,28 @@ def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
     return {} if layout.task is None else {"task": layout.task, "data": task}
 
 
-def _tag(text: str) -> tuple[str, str]:
-    """Return name and text of ``--tag KEY=VALUE``."""
+def template_args(typed: Sequence[str]) -> dict[str, bool | int | float | str]:
+    """Return variables of a chat template: true, false and numbers as such, all else as text."""
+    pairs = dict(_pair_of(text, "--template-arg", "enable_thinking=false") for text in typed)
+    return {name: _scalar(value) for name, value in pairs.items()}
+
+
+def _scalar(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            number = kind(text)
+            return number if isfinite(number) else text
+    return text
+
+
+def _pair_of(text: str, flag: str, example: str) -> tuple[str, str]:
+    """Return name and text of ``KEY=VALUE``."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
-        remedy = "For example: --tag gpu=a."
-        raise UsageError(f"it must be key=value, got {as_typed(text)}.", flag="--tag", remedy=remedy)
+        remedy = f"For example: {flag} {example}."
+        raise UsageError(f"it must be key=value, got {as_typed(text)}.", flag=flag, remedy=remedy)
     return name, value
 
 

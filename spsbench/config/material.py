@@ -27,6 +27,7 @@ class MaterialSettings:
     seed: int
     turns: Turns
     chat_template: Literal["auto", "none"]
+    template_args: Mapping[str, Any]
     max_new_tokens: int | None
     device: str
     dtypes: tuple[str, str]
@@ -46,6 +47,7 @@ class MaterialSettings:
             seed=config.seed,
             turns=config.turns,
             chat_template=config.chat_template,
+            template_args=config.template_args,
             max_new_tokens=config.max_new_tokens,
             device=config.device,
             dtypes=(config.model_dtype, config.draft_model_dtype),

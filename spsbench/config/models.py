@@ -539,6 +539,12 @@ class RunConfig(Limits):
     score: Flag | Literal["unsafe"] = Field(default=True, description="true, false or unsafe")
     proof: Flag = Field(default=True, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
+    template_args: dict[TagName, bool | int | float | str] = Field(
+        default_factory=dict,
+        title="template_arg",
+        max_length=MOST_ARMS,
+        description="names of variables, and what they are: true, a number or a text",
+    )
     turns: Turns = Field(default="last", description="first, last, all or own")
     extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,13 @@ class PairSource:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.target.tokenizer
+
+    def with_template_args(self, variables: Mapping[str, Any]) -> PairSource:
+        """Return the pair whose prompts are rendered with these variables of the chat template."""
+        if not variables:
+            return self
+        tokenizer = self.tokenizer.with_template_args(variables)
+        return replace(self, target=replace(self.target, tokenizer=tokenizer))
 
     def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
         """Return the longest sequence that leaves ``output`` tokens after the prompt."""

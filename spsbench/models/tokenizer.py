@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +39,19 @@ class Border:
         return tokens
 
 
+NO_THOUGHT: Mapping[str, Any] = {"enable_thinking": False}
+"""The variable by which most templates leave a thought out; others do not look at it."""
+
+
 class Tokenizer:
     """A Hugging Face tokenizer, with the few methods that are used here; ``chat`` needs
-    ``has_chat_template``."""
+    ``has_chat_template``.
+
+    Attributes:
+        template_args: variables of the chat template that the user has set.
+    """
+
+    template_args: Mapping[str, Any] = {}
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int], start: tuple[int, ...] = ()) -> None:
         self._tokenizer = self.hugging_face = tokenizer
@@ -48,6 +60,7 @@ class Tokenizer:
         self.border = Border(self._ending(), start) if start else None
         # No template writes what a decoder starts with.
         self.has_chat_template = self.border is None and bool(getattr(tokenizer, "chat_template", None))
+        self.bos: str | None = None
         first = self.encode("a", special=True)[:1]
         plain = self.encode("a", special=False)[:1]
         self.bos = None if first == plain else str(tokenizer.convert_ids_to_tokens(first)[0])
@@ -61,6 +74,8 @@ class Tokenizer:
         the prompt is continued. Of an encoder-decoder it stays, and what the decoder begins with follows.
         """
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
+        if special and self.bos is not None and text.startswith(self.bos) and ids[:1] == ids[1:2]:
+            del ids[0]  # the text was rendered by a template, and begins with its own
         if special and self.border is not None:
             try:
                 return self.border.opened(ids)
@@ -86,8 +101,8 @@ class Tokenizer:
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user message in the chat template, up to the start of the answer.
 
-        The template adds BOS itself. Thinking is switched off where the template can: only the answer
-        is scored.
+        The template adds BOS itself. Thinking is switched off where the template can, unless
+        ``template_args`` say otherwise: only the answer is scored.
         """
         if not self.has_chat_template:
             remedy = "Use none."
@@ -121,11 +136,49 @@ class Tokenizer:
             return None
         return self.encode(before + answer, special=False)
 
-    def _rendered(self, messages: list[dict[str, str]], **options: bool) -> str:
+    def with_template_args(self, variables: Mapping[str, Any]) -> Tokenizer:
+        """Return the tokenizer with these variables of its chat template.
+
+        Raises:
+            UsageError: the template has no such variable, or there is none.
+        """
+        if not variables:
+            return self
+        known = self.template_variables()
+        for name in variables:
+            if name not in known:
+                has = f"has {', '.join(sorted(known)) or 'none'}" if self.has_chat_template else "is missing"
+                raise UsageError(
+                    f"the chat template has no variable {as_typed(name)}: it {has}.",
+                    flag="--template-arg",
+                    remedy="Give one that it has, or leave the option out.",
+                )
+        other = copy.copy(self)
+        other.template_args, other._roles = {**self.template_args, **variables}, {}
+        return other
+
+    def template_variables(self) -> set[str]:
+        """Return what the chat template reads and a caller may set."""
+        from jinja2 import Environment, TemplateError, meta
+
+        template = self._tokenizer.chat_template if self.has_chat_template else ""
+        texts = template.values() if isinstance(template, dict) else [template]
+        found = set[str]()
+        for text in texts:
+            try:
+                # ``generation`` is a tag of transformers alone.
+                plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", text)
+                parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
+                found |= meta.find_undeclared_variables(parsed)
+            except TemplateError:
+                continue  # rendering it will say what is wrong
+        return found - _GIVEN - set(getattr(self._tokenizer, "special_tokens_map", {}))
+
+    def _rendered(self, messages: list[dict[str, Any]], **options: Any) -> str:
         with little_memory():
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, enable_thinking=False, **options
+                    messages, tokenize=False, **{**NO_THOUGHT, **self.template_args, **options}
                 )
             )
 
@@ -147,20 +200,43 @@ class Tokenizer:
         marks = set(after) & (set(self._tokenizer.all_special_ids) | added)
         return not marks or bool(marks & self.eos_ids)
 
-    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def conversation(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
         """Return the token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``.
 
         ``developer`` is put as ``system`` where the template does not take it.
+
+        Args:
+            tools: what the model may call; see ``unused_in``.
         """
         from jinja2 import TemplateError
 
-        put = {role: "system" for role in {message["role"] for message in messages} if not self._puts(role)}
         try:
-            return self._conversation(
-                [message | {"role": put.get(message["role"], message["role"])} for message in messages]
-            )
+            return self._conversation(self._put(messages), tools)
         except TemplateError as error:
             raise ValueError(str(error)) from error
+        except (TypeError, KeyError, AttributeError) as error:  # of an expression within the template
+            if not tools and not any(key in message for message in messages for key in PARTS):
+                raise
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+    def _put(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        put = {role: "system" for role in {message["role"] for message in messages} if not self._puts(role)}
+        return [message | {"role": put.get(message["role"], message["role"])} for message in messages]
+
+    def unused_in(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[str]:
+        """Return which of tools, calls of tools and names the template does not write: text is the same
+        without."""
+        found = list[str]()
+        for name, (fewer, fewer_tools) in _without(self._put(messages), tools):
+            try:
+                with_it = self._rendered(self._put(messages), add_generation_prompt=True, **_tools(tools))
+                without = self._rendered(fewer, add_generation_prompt=True, **_tools(fewer_tools))
+            except Exception:  # a template may raise an exception of any type: what it refuses it looks at
+                continue
+            found += [name] if with_it == without else []
+        return found
 
     def _puts(self, role: str) -> bool:
         return role != "developer" or self.takes_role(role)
@@ -176,9 +252,15 @@ class Tokenizer:
                 self._roles[role] = False
         return self._roles[role]
 
-    def _conversation(self, messages: list[dict[str, str]]) -> list[int]:
+    def _conversation(
+        self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
         ids: list[int] = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
+            messages,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **{**NO_THOUGHT, **self.template_args, **_tools(tools)},
         )
         if not ids:
             said = as_typed(messages[-1]["content"])
@@ -190,6 +272,32 @@ class Tokenizer:
     def vocabulary(self) -> dict[str, int]:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
+
+
+TOOLS = "tools"
+PARTS = ("tool_calls", "name", "tool_call_id")
+"""What a message may have beside its role and content."""
+
+_GIVEN = frozenset(
+    ("messages", TOOLS, "documents", "add_generation_prompt", "raise_exception", "strftime_now")
+) | frozenset(("continue_final_message", "bos_token", "eos_token", "pad_token", "unk_token"))
+"""Variables of a template that are no setting."""
+
+
+def _tools(tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {TOOLS: list(tools)} if tools else {}
+
+
+def _without(
+    messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]
+) -> Iterator[tuple[str, tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]]]:
+    """Yield each part that is there, and messages and tools without it."""
+    if tools:
+        yield TOOLS, (messages, ())
+    for part in PARTS:
+        if any(part in message for message in messages):
+            fewer = [{key: value for key, value in each.items() if key != part} for each in messages]
+            yield part, (fewer, tools)
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:

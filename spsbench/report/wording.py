@@ -233,6 +233,20 @@ def reading_notes(data: Mapping[str, Any]) -> list[str]:
             f"ROUGE cannot read {unread} of {data.get('references')} references, which have no score: it "
             "keeps the letters a to z and digits alone."
         )
+    if unwritten := data.get("unwritten"):
+        listed = ", ".join(f"{printable(part)} ({count})" for part, count in unwritten.items())
+        notes.append(f"The chat template does not write, by prompts that have them: {listed}.")
+    if opened := data.get("opens_thought"):
+        switch = opened.get("switch")
+        off = (
+            f"--template-arg {printable(switch)}=false leaves it out"
+            if switch
+            else "no variable of it leaves it out"
+        )
+        notes.append(
+            f"The chat template opens a thought before the answer in {opened['prompts']} prompts: {off}. "
+            "Thoughts are timed, and not graded."
+        )
     if count := data.get("developer"):
         notes.append(f"Messages of the role developer: {count}, as the chat template has them.")
     if count := data.get("developer_as_system"):

@@ -23,7 +23,7 @@ from spsbench.runner.room import room_of
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.reading import read_data
-from spsbench.tasks.task import Task, TaskData
+from spsbench.tasks.task import Task, TaskData, thought_switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class Material(Models):
 def find_models(settings: MaterialSettings) -> Models:
     """Find the pair, and what computes it on the device, which has memory for its weights; load none."""
     device = resolve_device(settings.device)
-    source = find_pair(settings.pair)
+    source = find_pair(settings.pair).with_template_args(settings.template_args)
     dtypes = settings.dtypes
     placement, choice = Placement.beside(settings.backend, settings.device_map)
     backend, fallback = pair_backend(choice, source, dtypes, device)
@@ -209,6 +209,9 @@ def read_prompts(settings: MaterialSettings, task: Task, source: PairSource, *, 
         task.prompt(example, data, source.tokenizer, window, reserve, chat_template)
         for example in data.examples
     )
+    if opened := sum(prompt.thinks for prompt in prompts):
+        switch = thought_switch(source.tokenizer)
+        data.provenance["opens_thought"] = {"prompts": opened, "switch": switch}
     return Prompts(data, prompts, max_new_tokens, chat_template, window - reserve)
 
 

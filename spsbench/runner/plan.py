@@ -119,6 +119,7 @@ class Plan(Material):
             "data": {key: provenance.get(key) for key in ("source", "revision", "split")},
             "prompt_sha256": provenance.get("prompt_sha256"),
             "chat_template": self.chat_template,
+            **({"template_args": config.template_args} if config.template_args else {}),
             "pair": self.source.identity(),
             "arms": [arm.record() for arm in self.arms],
             **({"drafter_files": read} if read else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Prompt
@@ -13,8 +13,8 @@ from spsbench.tasks.thoughts import spoken
 if TYPE_CHECKING:
     from spsbench.tasks.task import TextTokenizer
 
-Message = dict[str, str]
-"""``role`` and ``content``."""
+Message = dict[str, Any]
+"""``role`` and ``content``, and perhaps ``name``, ``tool_calls``, ``tool_call_id``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,13 @@ class Conversation:
         asked: the messages of the first turn.
         later: of each later turn its messages, which follow an answer.
         references: of each later turn, where any has one.
+        tools: what a model may call.
     """
 
     asked: Sequence[Message]
     later: Sequence[Sequence[Message]]
     references: Sequence[Sequence[str]] = ()
+    tools: Sequence[dict[str, Any]] = ()
 
     def prompt(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Prompt:
         """Return the prompt of the turn after the first one and so many answers.
@@ -67,7 +69,7 @@ class Conversation:
         for answer, turn in pairs:
             messages += [{"role": "assistant", "content": answer}, *turn]
         try:
-            return tokenizer.conversation(messages)
+            return tokenizer.conversation(messages, self.tools)
         except ValueError as error:
             raise UsageError(
                 f"the chat template refuses the conversation {first.example_id} ({error}).",

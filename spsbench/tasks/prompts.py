@@ -8,9 +8,11 @@ Each record is read by the one field of these that it has:
     conversations   from and value (ShareGPT)
     body            a request of OpenAI's Batch API: its messages, prompt or input; custom_id is the id
 
-What is said may be a list of parts, of which those of text are joined by line ends. Of ``body`` nothing
-else is used, and what is not is named. A record of ``conversations`` that cannot be read is left out and
-counted: published files hold some, and nobody can mend them. Any other record is refused by its place.
+What is said may be a list of parts, of which those of text are joined by line ends. Beside ``messages`` may
+stand ``tools``, in a message ``tool_calls``, ``tool_call_id`` and ``name``: they go through the template, and
+what it does not write is counted. Of ``body`` nothing else is used, and what is not is named. A record of
+``conversations`` that cannot be read is left out and counted: published files hold some, and nobody can mend
+them. Any other record is refused by its place.
 
 Of ``messages`` the last of the user's is asked, and what stands before it is its context; on request every
 turn is its own sequence, as it always is of ``conversations``. What was answered before a turn comes from
@@ -61,7 +63,10 @@ DEVELOPER = "developer"
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkeys(
     ("gpt", "chatgpt", "assistant"), "assistant"
 )
-_ROLES = ("system", DEVELOPER, "user", "assistant")
+_TOOL = "tool"
+_ROLES = ("system", DEVELOPER, "user", "assistant", _TOOL)
+TOOLS, _CALLS, _CALL_ID, _NAME = "tools", "tool_calls", "tool_call_id", "name"
+_OF_MESSAGE = ("role", "content", _CALLS, _CALL_ID, _NAME)
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of parts that hold text, of OpenAI's two APIs."""
@@ -218,7 +223,7 @@ def read_prompts_file(path: Path, *, every_turn: bool = False, own_answers: bool
     try:
         for number, row in enumerate(_rows(path), start=1):
             row, unused = _request(row)
-            ignored.update(unused)
+            ignored.update([*unused, *_unread(row)])
             try:
                 record = _record(row, str(number), every_turn, own_answers)
                 if record.name in names and record.is_conversation:
@@ -288,12 +293,31 @@ def _request(row: DataRow) -> tuple[DataRow, list[str]]:
         if (instructions := body.get("instructions")) is not None:
             used.add("instructions")
             asked = [{"role": "system", "content": instructions}, *asked]
-    beside = {name: value for name, value in row.fields.items() if name != BODY}
+    beside = {name: value for name, value in row.fields.items() if name not in (BODY, TOOLS)}
     taken = {PROMPT if found == [PROMPT] else MESSAGES: asked}
+    if MESSAGES in taken and body.get(TOOLS) is not None:
+        used.add(TOOLS)
+        taken[TOOLS] = body[TOOLS]
     if row.fields.get(_BATCH_ID) is not None:
         taken["id"] = row.fields[_BATCH_ID]
     unused = [f"body.{name}" for name, value in body.items() if name not in used and value is not None]
     return DataRow(row.place, beside | taken), unused
+
+
+def _unread(row: DataRow) -> Iterator[str]:
+    """Yield which fields of a record are not read although they say what a model is given."""
+    messages = row.fields.get(MESSAGES)
+    if messages is None and row.fields.get(TOOLS):
+        yield TOOLS
+    if isinstance(messages, list):
+        told = {
+            key
+            for each in messages
+            if isinstance(each, dict)
+            for key in each
+            if each[key] not in (None, [], "")
+        }
+        yield from (f"messages[].{key}" for key in sorted(map(str, told.difference(_OF_MESSAGE))))
 
 
 def _record(row: DataRow, number: str, every_turn: bool, own_answers: bool) -> _Record:
@@ -338,7 +362,8 @@ def _turns_of(row: DataRow) -> tuple[list[dict[str, Any]], int]:
     )
     asked = [place for place, message in enumerate(said) if message["role"] == "user"]
     turns = [
-        [one for one in said[last + 1 : at + 1] if one["role"] != "assistant"] for last, at in pairwise(asked)
+        [one for one in said[last + 1 : at + 1] if one["role"] not in ("assistant", _TOOL)]
+        for last, at in pairwise(asked)
     ]
     return [found, *({MESSAGES: turn} for turn in turns)], 0
 
@@ -365,7 +390,25 @@ def _sequences(row: DataRow) -> tuple[list[dict[str, Any]], int]:
         texts = _user_turns(row)
         return [{TURN: texts[0]}], len(texts) - 1
     cut, later_turns = _by_turn(_messages(row, *found))
-    return [{MESSAGES: messages} for messages in cut], later_turns
+    tools = {TOOLS: called} if found == [MESSAGES] and (called := _tools(row)) else {}
+    return [{MESSAGES: messages, **tools} for messages in cut], later_turns
+
+
+def _tools(row: DataRow) -> list[dict[str, Any]]:
+    """Return what a model may call; some data sets keep it as text."""
+    value = row.fields.get(TOOLS)
+    if isinstance(value, str) and value.strip():
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise bad_data(f"{row.place}: tools is text that is no JSON.", "Correct the row.") from None
+    if not value:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise bad_data(
+            f"{row.place}: tools holds {value!r:.60} instead of a list of objects.", "Correct the row."
+        )
+    return value
 
 
 def _examples(record: _Record) -> Iterator[Example]:
@@ -429,15 +472,49 @@ def _listed(row: DataRow, name: str) -> list[Any]:
 
 def _message(row: DataRow, number: int, part: Any) -> Message:
     place = f"{row.place}: message {number}"
-    if not isinstance(part, dict) or "role" not in part or "content" not in part:
+    calls = _calls(part, place) if isinstance(part, dict) else []
+    if not isinstance(part, dict) or "role" not in part or ("content" not in part and not calls):
         raise bad_data(f"{place} lacks 'role' or 'content'.", "Give every message both.")
     role = part["role"]
     if role not in _ROLES:
         raise bad_data(f"{place} has the role {role!r:.40}.", f"Known: {', '.join(_ROLES)}.")
-    text = _said(part["content"], place)
+    text = "" if calls and part.get("content") is None else _said(part["content"], place)
     if role == "user" and not text.strip():
         raise bad_data(f"{place} is empty.", "Fill it in or remove the row.")
-    return {"role": role, "content": _whole(text, row)}
+    named = {}
+    for key in (_NAME, _CALL_ID):
+        if (value := part.get(key)) is not None:
+            if not isinstance(value, str):
+                raise bad_data(f"{place}: {key} holds {value!r:.60} instead of text.", "Correct the row.")
+            named[key] = well_formed(value, row)
+    return {"role": role, "content": _whole(text, row), **({_CALLS: calls} if calls else {}), **named}
+
+
+def _calls(part: Mapping[str, Any], place: str) -> list[dict[str, Any]]:
+    """Return the tools that an assistant called; arguments that are JSON text as templates want them."""
+    value = part.get(_CALLS)
+    if value is None:
+        return []
+    wrong = bad_data(
+        f"{place}: {_CALLS} holds {value!r:.60} instead of a list of calls, each with function.name.",
+        "Correct the row.",
+    )
+    if not isinstance(value, list):
+        raise wrong
+    calls = list[dict[str, Any]]()
+    for each in value:
+        function = each.get("function") if isinstance(each, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise wrong
+        given = function.get("arguments")
+        if isinstance(given, str):
+            try:
+                parsed = json.loads(given)
+            except ValueError:
+                parsed = given
+            given = parsed if isinstance(parsed, dict) else given
+        calls.append({**each, "function": {**function, "arguments": {} if given is None else given}})
+    return calls
 
 
 def _said(content: Any, place: str) -> str:
@@ -465,7 +542,11 @@ def _said(content: Any, place: str) -> str:
 
 def _by_turn(messages: list[Message]) -> tuple[list[list[Message]], int]:
     """(what each of the answers continues, user turns left out for want of an answer before them)."""
-    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    asked = [
+        place
+        for place, message in enumerate(messages)
+        if message["role"] == "user" or (message["role"] == _TOOL and place + 1 == len(messages))
+    ]
     cut: list[list[Message]] = []
     for number, place in enumerate(asked, start=1):
         cut.append(messages[: place + 1])
@@ -532,13 +613,20 @@ class PromptsTask(Task):
         }
 
     def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
-        """See ``Task.read_by``: how many messages are of role ``developer``, and if it becomes ``system``."""
+        """See ``Task.read_by``: how many messages are of role ``developer``, if it becomes ``system``, and of
+        how many prompts the template does not write tools, calls or names."""
         messages = (
             message for example in self.content.examples for message in example.fields.get(MESSAGES, ())
         )
         count = sum(message["role"] == DEVELOPER for message in messages)
         as_system = count and not tokenizer.takes_role(DEVELOPER)
-        return {"developer_as_system" if as_system else "developer": count} if count else {}
+        told = {"developer_as_system" if as_system else "developer": count} if count else {}
+        unwritten = Counter[str]()
+        for example in self.content.examples if tokenizer.has_chat_template else ():
+            asked, tools = example.fields.get(MESSAGES, ()), example.fields.get(TOOLS, ())
+            if tools or any(key in message for message in asked for key in (_CALLS, _NAME, _CALL_ID)):
+                unwritten.update(tokenizer.unused_in(asked, tools))
+        return told | ({"unwritten": dict(unwritten)} if unwritten else {})
 
     def uses_template(self, tokenizer: TextTokenizer) -> bool:
         """See ``Task.uses_template``. Messages need one, learned or not; a ``prompt`` goes through none."""
@@ -577,7 +665,8 @@ class PromptsTask(Task):
             return None
         asked = fields.get(MESSAGES) or [_user(fields[TURN])]
         turns = [turn[MESSAGES] for turn in later]
-        return Conversation(asked, turns, [turn.get("references", ()) for turn in later])
+        references = [turn.get("references", ()) for turn in later]
+        return Conversation(asked, turns, references, fields.get(TOOLS, ()))
 
     def is_scored(self, prompt: Prompt) -> bool:
         return any(map(self._reads, filter(None, (prompt.reference, *prompt.other_references))))
@@ -610,7 +699,7 @@ def _templated(example: Example, frame: Frame) -> Sequence[int]:
             remedy="Choose a model with a chat template, or write the text as `prompt`.",
         )
     try:
-        return frame.tokenizer.conversation(example.fields[MESSAGES])
+        return frame.tokenizer.conversation(example.fields[MESSAGES], example.fields.get(TOOLS, ()))
     except ValueError as error:
         raise UsageError(
             f"the chat template refuses the messages of {example.example_id} ({error}).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,11 +42,22 @@ class TextTokenizer(Protocol):
     def chat(self, text: str) -> list[int]:
         """Token ids of a user's message in the chat template, up to where the answer begins."""
 
-    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def conversation(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
         """The same for messages with ``role`` and ``content``; ValueError if the template refuses them.
 
         ``developer`` is put as ``system`` where the template does not take it.
         """
+
+    def unused_in(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[str]:
+        """Which of tools, calls of tools and names the template does not write."""
+
+    def template_variables(self) -> set[str]:
+        """What the chat template reads and a caller may set."""
+
+    def with_template_args(self, variables: Mapping[str, Any]) -> TextTokenizer:
+        """The same with these variables of the template."""
 
     def takes_role(self, role: str) -> bool:
         """Whether the chat template writes what a message of this role, the first of a chat, says."""
@@ -159,7 +171,7 @@ class Frame:
 
     def marked(self, prompt: Prompt) -> Prompt:
         """The prompt, with whether its template opened a thought."""
-        return replace(prompt, thinks=self.chat and opens_thought(self.tokenizer.decode(prompt.ids[-_MARK:])))
+        return replace(prompt, thinks=self.chat and _opens(self.tokenizer, prompt.ids))
 
     def cut(
         self, example: Example, document: str, text_with: Callable[[str], str], around: str, what: str
@@ -193,6 +205,25 @@ class Frame:
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.chat(text) if self.chat else self.tokenizer.encode(text, special=True))
+
+
+def _opens(tokenizer: TextTokenizer, ids: Sequence[int]) -> bool:
+    return opens_thought(tokenizer.decode(ids[-_MARK:]))
+
+
+def thought_switch(tokenizer: TextTokenizer) -> str | None:
+    """Return the variable of a chat template that leaves out the thought with which answers begin."""
+    for name in sorted(filter(_THINKS.search, tokenizer.template_variables())):
+        try:
+            ids = tokenizer.with_template_args({name: False}).chat("a")
+        except Exception:  # a template may raise an exception of any type
+            continue
+        if not _opens(tokenizer, ids):
+            return name
+    return None
+
+
+_THINKS = re.compile("think|reason")
 
 
 def answers(prompts: Sequence[Prompt], texts: Sequence[str]) -> list[str]:

@@ -26,7 +26,9 @@ class ByteTokenizer:
     def chat(self, text: str) -> list[int]:
         return self.encode(f"<{text}>", special=True)
 
-    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def conversation(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
         if any(message["role"] == "system" for message in messages[1:]):
             raise ValueError("a late system message")
         said = "".join(f"<{message['role'][0]}:{message['content']}>" for message in messages)

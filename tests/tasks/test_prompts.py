@@ -284,7 +284,7 @@ def test_a_larger_limit_extends_a_smaller_one_and_other_prompts_are_another_run(
         ({"messages": "A"}, "line 2 of .*: messages holds 'A' instead of a list"),
         ({"messages": []}, "line 2 of .*: messages has none of the role user"),
         ({"messages": [{"role": "user"}]}, "line 2 of .*: message 1 lacks 'role' or 'content'"),
-        ({"messages": [said("tool", "A")]}, "line 2 of .*: message 1 has the role 'tool'"),
+        ({"messages": [said("critic", "A")]}, "line 2 of .*: message 1 has the role 'critic'"),
         ({"messages": [said("user", "")]}, "line 2 of .*: message 1 is empty"),
         (
             {"messages": [{"role": "user", "content": [1]}]},

@@ -104,7 +104,8 @@ def file_prompts(path: Path, tokenizer: Tokenizer) -> list[OwnPrompt]:
         fields = example.fields
         if "messages" in fields and tokenizer.has_chat_template:
             text = "\n".join(message["content"] for message in fields["messages"])
-            prompts.append(OwnPrompt(CHAT, text, tokenizer.conversation(fields["messages"])))
+            ids = tokenizer.conversation(fields["messages"], fields.get("tools", ()))
+            prompts.append(OwnPrompt(CHAT, text, ids))
         elif "prompt" in fields:
             prompts.append(
                 OwnPrompt(CHAT, fields["prompt"], tokenizer.encode(fields["prompt"], special=True))

@@ -27,8 +27,8 @@ class Texts(Protocol):
 class Conversations(Texts, Protocol):
     """A tokenizer that knows what was asked before a chat template made a prompt of it."""
 
-    def messages(self, ids: list[int]) -> list[dict[str, str]]:
-        """Return the messages of a prompt, each with ``role`` and ``content``."""
+    def asked(self, ids: list[int]) -> dict[str, Any]:
+        """Return what a request of chat holds of a prompt: messages, tools and variables of the template."""
 
 
 class FileTexts:
@@ -411,7 +411,7 @@ class Chat(OpenAi):
         del body["prompt"]
         limit = {self._limit: body.pop("max_tokens")}
         ids = _IDS if self._ids_out and not stream else {}
-        return {**body, "messages": self._conversations.messages(ask.prompt_ids), **limit, **ids}
+        return {**body, **self._conversations.asked(ask.prompt_ids), **limit, **ids}
 
     def _probe(self) -> dict[str, Any]:
         asked = [{"role": "user", "content": "a"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commandline import call
@@ -23,8 +24,8 @@ WRITTEN = written([2], 6, [])  # the template's last token decides
 class Talk(Letters):
     """A tokenizer that knows the messages."""
 
-    def messages(self, ids: list[int]) -> list[dict[str, str]]:
-        return [{"role": "user", "content": text_of(ids)}]
+    def asked(self, ids: list[int]) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": text_of(ids)}]}
 
 
 @pytest.mark.parametrize("absent", [400, 404, 405, 501])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, UnavailableError, UsageError
 from spsbench.cli import concurrencies, hint, present, say
@@ -129,20 +130,41 @@ class _RunTexts:
     """The target's tokenizer for servers of text alone, and the prompts for those that have chat alone."""
 
     def __init__(self, ready: Plan) -> None:
-        from spsbench.tasks import MESSAGES
+        from spsbench.tasks import MESSAGES, TOOLS
 
         self._tokenizer = ready.source.tokenizer
-        messages = {example.example_id: example.fields.get(MESSAGES) for example in ready.data.examples}
-        self._messages: dict[tuple[int, ...], list[dict[str, str]]] = {
-            prompt.ids: messages.get(prompt.example_id) or [{"role": "user", "content": prompt.text}]
-            for prompt in ready.prompts
-        }
+        fields = {example.example_id: example.fields for example in ready.data.examples}
+        variables = dict(self._tokenizer.template_args)
+        self._asked: dict[tuple[int, ...], dict[str, Any]] = {}
+        for prompt in ready.prompts:
+            own = fields.get(prompt.example_id, {})
+            messages = own.get(MESSAGES) or [{"role": "user", "content": prompt.text}]
+            self._asked[prompt.ids] = {
+                "messages": [_as_sent(message) for message in messages],
+                **({TOOLS: own[TOOLS]} if own.get(TOOLS) else {}),
+                **({"chat_template_kwargs": variables} if variables else {}),
+            }
 
-    def messages(self, ids: list[int]) -> list[dict[str, str]]:
-        return self._messages[tuple(ids)]
+    def asked(self, ids: list[int]) -> dict[str, Any]:
+        return self._asked[tuple(ids)]
 
     def text(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids)
 
     def ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)
+
+
+def _as_sent(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as OpenAI's API takes it: the arguments of calls are text there."""
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _text_of(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _text_of(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -239,8 +239,8 @@ def test_an_answer_that_does_not_come_to_its_end_is_lost(dialect: str, fault: st
 
 
 class _Spoken(Letters):
-    def messages(self, ids: list[int]) -> list[dict[str, str]]:
-        return [{"role": "user", "content": self.text(ids)}]
+    def asked(self, ids: list[int]) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": self.text(ids)}]}
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
