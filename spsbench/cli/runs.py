@@ -65,7 +65,26 @@ def _answers(summary: Summary) -> Row:
             {"arm": each["arm"], "name": name(each), "speedup": each["speedup"], "outcome": each["outcome"]}
             for each in summary.get("verdict") or ()
         ],
+        "untimed": [
+            {
+                "arm": row["arm"],
+                "name": name(row),
+                "failed": row["failed"],
+                "missing": row["missing"],
+                "of": row["sequences"] + row["failed"] + row["missing"],
+            }
+            for row in summary["rows"]
+            if row["failed"] or row["missing"]
+        ],
     }
+
+
+def _untimed(arm: Row) -> str:
+    """Say of how many sequences an arm has no time: a speedup beside it is that of fewer."""
+    counts = [
+        f"{what} {arm[key]}" for key, what in (("failed", "failed"), ("missing", "not run")) if arm[key]
+    ]
+    return f"{arm['name']}: {', '.join(counts)} of {arm['of']}"
 
 
 _WORST_FIRST = ("alarm", "refuted", "lossy by design", "no evidence", "ok")
@@ -85,7 +104,9 @@ def table(rows: list[Row]) -> Table:
             return printable(row["problem"])
         doubt = " UNDECIDED" if row.get("times") == "undecided" else ""
         verdicts = [f"{each['name']} {speedup(each['speedup'])}{doubt}" for each in row.get("verdicts", ())]
-        return "\n".join([*verdicts, *([row["state"]] if row["state"] != "complete" else [])]) or NOTHING
+        untimed = [_untimed(each) for each in row.get("untimed", ())]
+        state = [row["state"]] if row["state"] != "complete" else []
+        return "\n".join([*verdicts, *untimed, *state]) or NOTHING
 
     def lossless(row: Row) -> str:
         verdicts = set(row.get("losslessness", {}).values())

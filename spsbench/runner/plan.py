@@ -233,7 +233,7 @@ def plan(
     task, arms = known or task_and_arms(config)
     sandbox = _scored_in(task, config) if config.score and scores else None
     device = _device_of(config, arms)
-    source = find_pair(config.pair)
+    source = find_pair(config.pair).with_template_args(config.template_args)
     needed, own = RECOMMENDED in {arm.sampling_name for arm in arms} - {*task.samplings}, None
     with nullcontext() if needed else suppress(UsageError):
         own = recommended(source.target)

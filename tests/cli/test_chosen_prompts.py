@@ -10,7 +10,7 @@ from support.commandline import ALONE, BRIEF, Cli, Result, call
 from support.simulated_sweep import sweep
 from support.summarised import summarise
 
-from spsbench.cli.runs import _answers
+from spsbench.cli.runs import _answers, table
 
 RUN = ("run", "xsum", "--k", "2", "--max-new-tokens", "4", "--no-proof", "--no-score", *ALONE)
 SHORT = (*RUN, *BRIEF)
@@ -120,3 +120,14 @@ def test_tags_do_not_change_the_hash_of_a_run(cli: Cli) -> None:
     assert cli(*SHORT, "--limit", "2", "--tag", "x=y", "--out", "b").code == 0
     hashes = [json.loads(call("report", name, "--json").out)["token_sha256"] for name in "ab"]
     assert hashes[0] == hashes[1] is not None
+
+
+def test_a_listed_run_names_arms_without_all_their_times() -> None:
+    summary = summarise(*sweep(ks=(0, 4)), {})
+    assert _answers(summary)["untimed"] == []
+    of = summary["rows"][1]["sequences"]
+    summary["rows"][1] |= {"failed": of, "missing": 2, "sequences": 0}
+    (untimed,) = _answers(summary)["untimed"]
+    row = {"run": "a", "created_utc": None, "state": "complete", "task": "t", "untimed": [untimed]}
+    (shown,) = table([row]).rows
+    assert f"{untimed['name']}: failed {of}, not run 2 of {of + 2}" in str(shown[2])

@@ -72,3 +72,15 @@ def test_a_base_model_that_ships_a_template_is_not_asked_as_a_chat(model: Any, t
     assert made.source.tokenizer.has_chat_template
     assert EOS in made.source.tokenizer.eos_ids
     assert made.identity()["chat_template"] is False
+
+
+def test_a_variable_of_the_template_reaches_every_prompt(model: Any, tmp_path: Path) -> None:
+    opens = "{% if add_generation_prompt and (thinking is not defined or thinking) %}<think>{% endif %}"
+    tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE + opens)
+    folder = save(model, tmp_path / "m", tokenizer)
+    plain, off = planned(folder), planned(folder, template_args={"thinking": False})
+    assert [p.prompts[0].thinks for p in (plain, off)] == [True, False]
+    assert plain.data.provenance["opens_thought"] == {"prompts": 1, "switch": "thinking"}
+    assert "opens_thought" not in off.data.provenance
+    assert off.identity()["template_args"] == {"thinking": False}
+    assert "template_args" not in plain.identity()
