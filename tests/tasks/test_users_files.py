@@ -87,7 +87,7 @@ def test_lines_of_the_batch_api_are_read_and_what_is_not_used_is_said() -> None:
         ({"body": {"model": "m"}}, "body has none of messages, prompt, input"),
         ({"body": {"prompt": "A", "messages": []}}, "body has messages and prompt"),
         ({"body": {"prompt": ["A", "B"]}}, r"column 'prompt' holds \['A', 'B'\] instead of text"),
-        ({"body": {"messages": [{"role": "tool", "content": "A"}]}}, "message 1 has the role 'tool'"),
+        ({"body": {"messages": [{"role": "tool", "content": "A"}]}}, "messages has none of the role user"),
         ({"custom_id": "r1"}, "repeats the id 'r1' of line 1"),
     ],
 )
