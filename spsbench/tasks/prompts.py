@@ -622,10 +622,10 @@ class PromptsTask(Task):
         as_system = count and not tokenizer.takes_role(DEVELOPER)
         told = {"developer_as_system" if as_system else "developer": count} if count else {}
         unwritten = Counter[str]()
-        for example in self.content.examples if tokenizer.has_chat_template else ():
+        for example in self.content.examples:
             asked, tools = example.fields.get(MESSAGES, ()), example.fields.get(TOOLS, ())
             if tools or any(key in message for message in asked for key in (_CALLS, _NAME, _CALL_ID)):
-                unwritten.update(tokenizer.unused_in(asked, tools))
+                unwritten.update(tokenizer.unused_in(asked, tools) if tokenizer.has_chat_template else ())
         return told | ({"unwritten": dict(unwritten)} if unwritten else {})
 
     def uses_template(self, tokenizer: TextTokenizer) -> bool:
