@@ -39,6 +39,7 @@ PROMPTS = ("The bridge.", "The bridge in Avon was closed on Monday. People said 
 """One below the windows of 16, one above."""
 
 NEW_TOKENS, K, NOISE, _SECONDS, _MEMORY_BYTES = 8, 4, 0.08, 600, 12 << 30
+LANGUAGE = 65
 DTYPES = ("float32", "bfloat16")
 _TIE = {"float32": 1e-4, "bfloat16": 0.1}
 """Of the largest logit: two tokens nearer than that are a tie for a forward that rounds otherwise."""
@@ -136,8 +137,8 @@ def saved(kind: str, folder: Path, **changes: Any) -> tuple[Path, Path, Any]:
     if config.is_encoder_decoder:
         model.generation_config.decoder_start_token_id = START
         model.config.decoder_start_token_id = START
-        if forced := getattr(config, "forced_bos_token_id", None):
-            model.generation_config.forced_bos_token_id = forced
+        if config.model_type == "mbart":  # a language, which its users write there
+            model.generation_config.forced_bos_token_id = LANGUAGE
     # Published configurations are the whole's, whatever class of text saved the weights.
     for place in (target, draft):
         model.save_pretrained(place)
@@ -160,7 +161,8 @@ def uncached(model: Any, prompt: Sequence[int], dtype: str) -> tuple[list[int], 
             model.save_pretrained(folder)
             model = type(model).from_pretrained(folder, config=own, dtype=getattr(torch, dtype)).eval()
     encoder_decoder = model.config.is_encoder_decoder
-    ids = [START] if encoder_decoder else list(prompt)
+    forced = model.generation_config.forced_bos_token_id if encoder_decoder else None
+    ids = [START, *([] if forced is None else [forced])] if encoder_decoder else list(prompt)
     first, leads = len(ids), list[float]()
     with torch.inference_mode():
         for _ in range(NEW_TOKENS):

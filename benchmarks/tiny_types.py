@@ -108,7 +108,6 @@ _OWN: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},
-    "mbart": {"forced_bos_token_id": 65},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "cohere_compass_text": {"rope_parameters": _BOTH_ROPES},
     "cohere_compass": {"text_config.rope_parameters": _BOTH_ROPES},
@@ -136,6 +135,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "zamba2": {
         "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
         "num_hidden_layers": 4,
+        "hybrid_layer_ids": DROPPED,
         "mamba_headdim": 16,
         "n_mamba_heads": 8,
         "mamba_ngroups": 1,
@@ -160,7 +160,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "text_config.vocab_size_per_layer_input": 0,
     },
     "qwen4_exp_text": _QSA,
-    "qwen4_exp": {f"text_config.{name}": value for name, value in _QSA.items()},
+    "qwen4_exp": {f"text_config.{name}": value for name, value in (_QSA | {"vocab_size": 272}).items()},
     "reformer": {
         "is_decoder": True,
         "axial_pos_embds_dim": [16, 48],
