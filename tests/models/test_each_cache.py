@@ -37,7 +37,8 @@ attention, an index, a gated delta rule, short convolutions, Mamba's states, com
 FAMILIES = (
     "qwen3", "qwen3_next", "gemma3_text", "gemma3n_text", "mistral", "mixtral", "glm4_moe", "glm_moe_dsa",
     "gemma4_text", "nemotron_h", "granitemoehybrid", "falcon_h1", "kimi_linear", "minimax", "minimax_m2",
-    "mamba", "rwkv", "olmo_hybrid", "bamba", "zamba2", "qwen3_vl", "mistral3", "kimi_k25", "step3p7", "gemma4",
+    "mamba", "rwkv", "olmo_hybrid", "bamba", "zamba2", "qwen3_vl", "mistral3", "kimi_k25", "step3p7",
+    "gemma4",
 )  # fmt: skip
 """Of the last years, beside those above."""
 
