@@ -14,7 +14,8 @@ VOCABULARY, PADDING, START = 258, 256, 256
 """Of the byte-level tokenizer: a token per byte, then BOS and EOS."""
 
 WINDOW = 16
-_LAYERS = 4
+_LAYERS = 2
+"""At least, which a list of layers with more kinds exceeds."""
 
 _LAYER_COUNTS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers",
@@ -41,7 +42,7 @@ _TEXT: dict[str, int] = dict.fromkeys(
      "linear_num_value_heads"), 4
 ) | dict.fromkeys(
     ("num_key_value_heads", "swa_num_key_value_heads", "num_global_key_value_heads", "kv_n_heads",
-     "num_kv_heads", "linear_num_key_heads", "index_n_heads"), 2
+     "num_kv_heads", "linear_num_key_heads"), 2
 ) | dict.fromkeys(
     ("head_dim", "swa_head_dim", "global_head_dim", "d_kv", "d_head", "attention_head_size", "kv_lora_rank",
      "q_lora_rank", "qk_nope_head_dim", "v_head_dim", "linear_key_head_dim", "linear_value_head_dim",
@@ -61,7 +62,7 @@ _TEXT: dict[str, int] = dict.fromkeys(
     "max_target_positions": 512, "max_source_positions": 512, "original_max_position_embeddings": 512,
     "qk_head_dim": 32, "n_group": 1, "topk_group": 1, "num_expert_group": 1, "n_groups": 2,
     "mamba_d_state": 16,
-    "state_size": 16, "ssm_state_size": 16, "index_topk": 8, "mamba_n_groups": 1,
+    "state_size": 16, "ssm_state_size": 16, "index_topk": 8, "index_n_heads": 16, "mamba_n_groups": 1,
     "mamba_chunk_size": 16, "chunk_size": 16, "block_size": 16, "head_k_dim": 16,
     "query_pre_attn_scalar": 16, "type_vocab_size": 2, "num_kv_shared_layers": 0, "altup_num_inputs": 2,
     "laurel_rank": 8, "mlp_dim": 64, "first_k_dense_replace": 1, "num_dense_layers": 1,
@@ -90,7 +91,7 @@ _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
 _HALF = _SECTIONS | {"mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
 _QSA = {
-    "indexer_n_heads": 2,
+    "indexer_n_heads": 16,
     "indexer_kv_heads": 1,
     "indexer_head_dim": 16,
     "indexer_budget": 8,
@@ -102,8 +103,11 @@ _BOTH_ROPES = {
 }
 
 _OWN: dict[str, dict[str, Any]] = {
-    "bamba": _MAMBA,
-    "granitemoehybrid": _MAMBA,
+    "bamba": _MAMBA | {"attn_layer_indices": [1]},
+    "granitemoehybrid": _MAMBA | {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "cohere_compass_text": {"rope_parameters": _BOTH_ROPES},
     "cohere_compass": {"text_config.rope_parameters": _BOTH_ROPES},
@@ -129,6 +133,9 @@ _OWN: dict[str, dict[str, Any]] = {
         "attention_head_dim": 32,
     },
     "zamba2": {
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "num_hidden_layers": 4,
+        "hybrid_layer_ids": DROPPED,
         "mamba_headdim": 16,
         "n_mamba_heads": 8,
         "mamba_ngroups": 1,
@@ -153,7 +160,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "text_config.vocab_size_per_layer_input": 0,
     },
     "qwen4_exp_text": _QSA,
-    "qwen4_exp": {f"text_config.{name}": value for name, value in _QSA.items()},
+    "qwen4_exp": {f"text_config.{name}": value for name, value in (_QSA | {"vocab_size": 272}).items()},
     "reformer": {
         "is_decoder": True,
         "axial_pos_embds_dim": [16, 48],
@@ -167,8 +174,14 @@ _OWN: dict[str, dict[str, Any]] = {
         "vq_config.num_res_blocks": 1,
         "vocabulary_map": {"<image>": 257},
     },
-    "dots3_note": {"swa_head_dim": 32, "text_config.swa_head_dim": 32},
-    "dots3_note_text": {"swa_head_dim": 32},
+    "dots3_note": {
+        "text_config.per_layer_config.2.head_dim": 32,
+        "vision_config.adapter_in_dim": 32,
+        "vision_config.adapter_out_dim": 64,
+        "audio_config.adapter_input_size": 32,
+        "audio_config.adapter_out_dim": 64,
+    },
+    "dots3_note_text": {"per_layer_config.2.head_dim": 32},
     "deepseek_ocr2": {
         "text_config.num_experts_per_tok": 2,
         "text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
@@ -185,6 +198,7 @@ def tiny_settings(kind: str) -> dict[str, Any]:
     """Return the shrunk settings of a type, as its configuration class takes them."""
     from transformers import CONFIG_MAPPING
 
+    kind, _, is_decoder = kind.partition(DECODER)
     try:
         settings = CONFIG_MAPPING[kind]().to_dict()
     except Exception:  # a default that its own class refuses
@@ -199,7 +213,7 @@ def tiny_settings(kind: str) -> dict[str, Any]:
             place.pop(last, None)
         else:
             place[last] = copy.deepcopy(value)
-    return settings
+    return settings | ({"is_decoder": True} if is_decoder else {})
 
 
 def tiny_config(kind: str, **changes: Any) -> Any:
@@ -208,7 +222,7 @@ def tiny_config(kind: str, **changes: Any) -> Any:
 
     settings = tiny_settings(kind)
     settings.pop("model_type", None)
-    return CONFIG_MAPPING[kind](**settings | changes)
+    return CONFIG_MAPPING[kind.partition(DECODER)[0]](**settings | changes)
 
 
 def _shrunk(settings: Mapping[str, Any], *, is_tower: bool) -> dict[str, Any]:
@@ -294,10 +308,21 @@ def _small_token(name: str, value: Any) -> Any:
     return value if value < 0 else 0
 
 
+DECODER = "@decoder"
+"""Behind a type that reads both ways unless its configuration has ``is_decoder``: that one."""
+
+_READ_BOTH_WAYS = (
+    "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
+    "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl",
+    "xmod",
+)  # fmt: skip
+
+
 def known_types() -> dict[str, str]:
-    """Return, by type, which it is: every causal model, then every other one of images and text."""
+    """Return, by type, which it is: every causal model, BERT-like decoders, others of images and text."""
     from transformers.models.auto import modeling_auto as auto
 
     causal = dict.fromkeys(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "causal")
     beside: Iterable[str] = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    return causal | {kind: "image-text" for kind in beside if kind not in causal}
+    decoders = dict.fromkeys((kind + DECODER for kind in _READ_BOTH_WAYS), "decoder")
+    return causal | decoders | {kind: "image-text" for kind in beside if kind not in causal}

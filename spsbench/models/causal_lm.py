@@ -488,6 +488,11 @@ def why_no_rollback(model: CausalLM) -> str | None:
         model.device
     )
     tokens = model.as_prompt(tokens)
+    try:
+        model.score_uncached(tokens, last=1)
+    except Exception as error:
+        dtype, said = str(model.dtype).removeprefix("torch."), next(iter(str(error).splitlines()), "")
+        return f"has no forward in {dtype}, with or without a cache ({type(error).__name__}: {said})"
     other = tokens.clone()
     other[-2:] = (other[-2:] + 1) % model.vocab_size
     try:

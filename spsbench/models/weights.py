@@ -12,14 +12,19 @@ from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
 from spsbench.models.source import ModelSource
-from spsbench.models.text_part import text_class
+from spsbench.models.text_part import class_of, text_class
 
 HEAD = "lm_head.weight"
 _UNTIED = " and its configuration says tie_word_embeddings: false"
 
 
 def is_tied(config: Any) -> bool:
-    """Return whether a configuration uses the embedding as the head, too."""
+    """Return whether a configuration uses the embedding as the head, too.
+
+    A class that declares its tied weights and names none (Inkling) has a head of its own, whatever is said.
+    """
+    if getattr(class_of(config), "_tied_weights_keys", None) == {}:
+        return False
     if text_class(config) is not None:  # the head is the whole's
         return bool(getattr(config, "tie_word_embeddings", False))
     return bool(getattr(text_config(config), "tie_word_embeddings", True))

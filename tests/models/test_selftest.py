@@ -187,3 +187,15 @@ def test_longrope_ends_the_window_where_its_frequencies_change() -> None:
         model.score(tokens[:30], last=1)
         after = model.score(tokens[30:], last=1)
         assert float((after - model.score_uncached(tokens)[-1:]).abs().max()) > 1e-3
+
+
+def test_a_forward_that_fails_without_a_cache_too_is_no_matter_of_rollback() -> None:
+    """xLSTM's in bfloat16, of which transformers multiplies matrices of two dtypes."""
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("expected m1 and m2 to have the same dtype")
+
+    broken = TorchLM(make(config_of("llama")))
+    broken.model.forward = fails
+    with pytest.raises(UsageError, match="has no forward in float32, with or without a cache"):
+        require_exact_rollback(broken, "broken")

@@ -17,6 +17,7 @@ from spsbench.models.loading import load_torch
 from spsbench.models.memory import weight_bytes
 from spsbench.models.source import find, require_generative
 from spsbench.models.text_part import LeftOut, is_of_tower, text_class
+from spsbench.models.weights import is_tied
 
 CPU = torch.device("cpu")
 OFTEN = ("qwen2_vl", "llava", "gemma3", "mistral3", "internvl", "kimi_k25", "glm4v", "idefics3", "step3p7")
@@ -57,6 +58,12 @@ def test_a_text_that_enters_a_tower_after_all_is_an_error() -> None:
 def test_a_text_model_is_loaded_as_before() -> None:
     assert text_class(tiny_config("qwen3")) is None
     assert text_class(tiny_config("bart")) is None
+
+
+def test_a_head_that_its_class_never_ties_is_its_own() -> None:
+    """Inkling's configuration does not say so."""
+    assert not is_tied(tiny_config("inkling_text"))
+    assert is_tied(tiny_config("gemma3_text"))
 
 
 REFUSED = {
