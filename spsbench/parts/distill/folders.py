@@ -22,7 +22,7 @@ from spsbench.models import (
     block_folders,
     speculators,
 )
-from spsbench.parts.distill.students import BlockHead, Eagle3Head, MtpModule, Teacher, shortened
+from spsbench.parts.distill.students import BlockHead, Eagle3Head, ModuleHead, Teacher, shortened
 
 SERVED_TOKENS = 3
 """K that an engine takes from a checkpoint unless it is given another; of a block all of its places."""
@@ -56,14 +56,14 @@ def write_speculators(
     target: MadeFor,
     location: str,
     teacher: Teacher,
-    student: Eagle3Head | BlockHead | MtpModule,
+    student: Eagle3Head | BlockHead | ModuleHead,
 ) -> None:
     """Write a student as ``write_draft`` does, in the format that the ``speculators`` package and vLLM read.
 
     Args:
         location: of the target, as ``from_pretrained`` takes it.
     """
-    describe = {Eagle3Head: _eagle3, BlockHead: _block, MtpModule: _mtp}
+    describe = {Eagle3Head: _eagle3, BlockHead: _block, ModuleHead: _mtp}
     kind, told, tensors, tokens = next(
         each(teacher, student) for one, each in describe.items() if isinstance(student, one)
     )

@@ -41,7 +41,7 @@ from spsbench.parts.distill.students import (
     Eagle3Head,
     EagleHead,
     MedusaHeads,
-    MtpModule,
+    ModuleHead,
     SmallModel,
     Teacher,
     shortened,
@@ -131,7 +131,7 @@ def make_draft(
     student = _student(teacher, recipe, lessons).to(device)
     progress, evaluations = _train(teacher, student, lessons, recipe, out, began, watch)
     parameters = sum(parameter.numel() for parameter in student.parameters())
-    if isinstance(student, (Eagle3Head, BlockHead, MtpModule)):
+    if isinstance(student, (Eagle3Head, BlockHead, ModuleHead)):
         location = str(Path(source.location).resolve()) if source.is_local else source.location
         write_speculators(out, made_for, location, teacher, student)
     else:
@@ -157,7 +157,7 @@ def _student(teacher: Teacher, recipe: Recipe, lessons: Lessons) -> Any:
         MODEL: lambda: SmallModel(teacher, recipe.layers),
         EAGLE: lambda: EagleHead(teacher, DEPTHS),
         EAGLE3: lambda: Eagle3Head(teacher, DEPTHS, states_between(layers) if recipe.states > 1 else ()),
-        MTP: lambda: MtpModule(teacher, DEPTHS),
+        MTP: lambda: ModuleHead(teacher, DEPTHS),
         MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
     }
     return students[recipe.kind]()

@@ -207,7 +207,7 @@ class EagleHead(nn.Module):
         return {"fc.weight": self.fc.weight} | layer
 
 
-class MtpModule(EagleHead):
+class ModuleHead(EagleHead):
     """A multi-token prediction module as DeepSeek-V3 has it (section 2.2), over a target that has none.
 
     Two norms and a product stand before one layer of the target's own kind. The module reads its own state

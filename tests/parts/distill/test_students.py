@@ -15,8 +15,7 @@ from spsbench.models.block_folders import load_block
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import load_chain, load_heads
 from spsbench.models.kinds import POST, PRE
-from spsbench.models.mtp import MtpChain, find_modules
-from spsbench.models.mtp import MtpModule as LoadedModule
+from spsbench.models.mtp import MtpChain, MtpModule, find_modules
 from spsbench.models.reading import read_draft
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import MadeFor, TrainedDraft, read_trained
@@ -26,7 +25,7 @@ from spsbench.parts.distill.students import (
     Eagle3Head,
     EagleHead,
     MedusaHeads,
-    MtpModule,
+    ModuleHead,
     Teacher,
     log_probs,
     shortened,
@@ -136,7 +135,7 @@ def test_a_module_drafts_what_it_learnt_from_its_own_state_after_the_norm(
     model: Any, features: Tensor, tmp_path: Path
 ) -> None:
     teacher = Teacher(model, torch.arange(258))
-    student = stirred(MtpModule(teacher, 3))
+    student = stirred(ModuleHead(teacher, 3))
     stored = Checkpoint(published(student, teacher, tmp_path / "module"))
     (names,) = find_modules(stored, model.config).modules
     target = TorchLM(model)
@@ -144,7 +143,7 @@ def test_a_module_drafts_what_it_learnt_from_its_own_state_after_the_norm(
         depths = [depth.states[0] for depth in student.predict(TOKENS, features)]
 
         def drafted(recycle: str) -> Tensor:
-            chain = MtpChain(LoadedModule(stored, names, 0, False, target), recycle, target)
+            chain = MtpChain(MtpModule(stored, names, 0, False, target), recycle, target)
             row, own = chain.extend(TOKENS[0, 1:6], features[0, :5])
             rows = [row.clone()]
             for place in (6, 7):
