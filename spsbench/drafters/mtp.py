@@ -9,7 +9,7 @@ from typing import cast
 
 from torch import Tensor
 
-from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.plugins import Options
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.heads import (
@@ -23,12 +23,15 @@ from spsbench.drafters.heads import (
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import shape_of
 from spsbench.models.assistant import AssistantModel, load_assistant, read_assistant, require_target
+from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import AS_WRITTEN, POST, PRE
 from spsbench.models.mtp import MtpChain, MtpLayout, MtpModel, MtpModule, NoModules, find_modules
 from spsbench.models.plausible import require_ordinary_files
+from spsbench.models.published import CONFIG, read_config_file
 from spsbench.models.source import ModelSource, files_of, fingerprint
+from spsbench.models.speculators import FINGERPRINT, LAYER
 from spsbench.models.torch_lm import TorchLM
 
 _FLAG = "--drafter"
@@ -58,6 +61,8 @@ def _of_its_own(options: Options) -> Path | None:
 def suits(options: Options, target: ModelSource) -> None:
     """Refuse a target whose files hold no module; what is not downloaded is looked at when it is loaded."""
     own = _of_its_own(options)
+    if own is not None:
+        _require_made_for(own, target)
     folder = own or files_of(target.location, target.commit)
     if folder is None:
         return
@@ -65,6 +70,32 @@ def suits(options: Options, target: ModelSource) -> None:
         stored = Checkpoint(folder)
     if own or stored.tensors:
         _layout(stored, target.config, target.name if own is None else str(own))
+
+
+def _require_made_for(folder: Path, target: ModelSource) -> None:
+    """Refuse modules whose folder says that they are of another target, before a weight is read."""
+    told = read_config_file(folder / CONFIG, _FLAG) or {}
+    layer, text = told.get(LAYER), text_config(target.config)
+    for field in ("hidden_size", "vocab_size"):
+        made, theirs = layer.get(field) if isinstance(layer, dict) else None, getattr(text, field)
+        if made is not None and made != theirs:
+            raise UsageError(
+                f"{folder} was made for a target with {field} {as_typed(made)}; this target has {theirs}.",
+                flag=_FLAG,
+                remedy="Choose that target, or the modules of this one.",
+            )
+
+
+def _require_embedding(folder: Path, target: TorchLM) -> None:
+    """Refuse modules of another target by its embedding, where their folder has kept its hash."""
+    made = (read_config_file(folder / CONFIG, _FLAG) or {}).get(FINGERPRINT)
+    if made and made != target.embedding_fingerprint():
+        raise UsageError(
+            f"{folder} was made for a target with the embedding {as_typed(made)}; this target has"
+            f" {target.embedding_fingerprint()}.",
+            flag=_FLAG,
+            remedy="Choose that target, or the modules of this one.",
+        )
 
 
 def _layout(stored: Checkpoint, config: object, name: str) -> MtpLayout:
@@ -88,6 +119,8 @@ def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
             flag=_FLAG,
             remedy="Give --backend torch, and a target that is loaded whole.",
         )
+    if own is not None:
+        _require_embedding(own, target)
     modules = _modules(target, folder)
     recycle = str(options["recycle"])
     if recycle == AS_WRITTEN:

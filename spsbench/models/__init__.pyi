@@ -1,8 +1,11 @@
 """Language models behind one small protocol; the only owners of KV caches."""
 
+from spsbench.models import block_folders as block_folders
 from spsbench.models import speculators as speculators
 from spsbench.models.batched import batch_model as batch_model
 from spsbench.models.beam_lm import tree_of as tree_of
+from spsbench.models.blocks import BlockForm as BlockForm
+from spsbench.models.blocks import BlockNet as BlockNet
 from spsbench.models.blueprint import NotCovered as NotCovered
 from spsbench.models.blueprint import blueprint_of as blueprint_of
 from spsbench.models.causal_lm import LAST as LAST
@@ -31,11 +34,13 @@ from spsbench.models.fetch.http import find_versions as find_versions
 from spsbench.models.fetch.http import pip_settings as pip_settings
 from spsbench.models.hf_errors import quiet_libraries as quiet_libraries
 from spsbench.models.kinds import DESCRIPTION as DESCRIPTION
+from spsbench.models.kinds import DFLASH as DFLASH
 from spsbench.models.kinds import EAGLE as EAGLE
 from spsbench.models.kinds import EAGLE3 as EAGLE3
 from spsbench.models.kinds import KINDS as KINDS
 from spsbench.models.kinds import MEDUSA as MEDUSA
 from spsbench.models.kinds import MODEL as MODEL
+from spsbench.models.kinds import MTP as MTP
 from spsbench.models.loading import choose_backend as choose_backend
 from spsbench.models.loading import config_not_covered as config_not_covered
 from spsbench.models.loading import fetch_weights as fetch_weights

@@ -6,12 +6,29 @@ from typing import Any
 
 from spsbench.models.kinds import AFTER, AUTHORS, EAGLE3, MEDUSA, POST, PRE
 from spsbench.models.published import CONFIG, Published
-from spsbench.models.speculators import HEAD, READS, WHOLE_NORM, eagle3_of, norm_of_state
+from spsbench.models.speculators import FC, HEAD, READS, WHOLE_NORM, eagle3_of, norm_of_state
 from spsbench.models.trained import MOST_HEADS, Convention, MadeFor, TrainedDraft
 
 _MIDLAYER = "midlayer."
 _NESTED = "eagle_config"
 _NAMES = {_MIDLAYER: "layers.0."}
+
+
+def read_eagle(published: Published) -> TrainedDraft | None:
+    """Refuse a head of the first EAGLE or EAGLE-2 in its authors' layout; None of any other folder."""
+    held = published.stored.tensors
+    product = held.get(FC)
+    if product is None or "layers.0.self_attn.q_proj.weight" not in held:
+        return None
+    if len(product.shape) != 2 or product.shape[1] != 2 * product.shape[0]:
+        return None
+    if any(name.endswith("hidden_norm.weight") for name in held):
+        return None
+    published.refuse(
+        "is a head of EAGLE's first layout (fc over an embedding and one state, a layer without its first"
+        " norm), which is not read here",
+        "Choose an EAGLE-3 head, or train one by spsbench distill --kind eagle.",
+    )
 
 
 def read_eagle3(published: Published) -> TrainedDraft | None:
@@ -21,7 +38,7 @@ def read_eagle3(published: Published) -> TrainedDraft | None:
     """
     if not any(name.endswith(".hidden_norm.weight") for name in published.stored.tensors):
         return None
-    if "fc.weight" not in published.stored:
+    if FC not in published.stored:
         return None
     config, published = published.config, published.renamed(_NAMES)
     layer = {**config, "num_hidden_layers": config.get("num_hidden_layers", 1)}

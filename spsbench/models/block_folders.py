@@ -42,7 +42,7 @@ from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft, layer_config
 
 _NESTED = "dflash_config"
-_READS, _OWN_READS = "aux_hidden_state_layer_ids", "target_layer_ids"
+READS, _OWN_READS = "aux_hidden_state_layer_ids", "target_layer_ids"
 _SELECTOR, _BIAS = "candidate_selector.predecessor_codebook", "markov_head.markov_w1.weight"
 _UNREAD = ("confidence_head.*", "verifier_norm.weight", "verifier_lm_head.weight", D2T, T2D)
 _SLIDING = "sliding_attention"
@@ -109,9 +109,9 @@ def _of_speculators(published: Published) -> TrainedDraft:
             Convention("window", ANCHORED, "speculators trains so"),
         ),
     )
-    reads = published.numbers(_READS)
+    reads = published.numbers(READS)
     if reads is None:
-        published.damaged(f"has no {_READS} in its {CONFIG}")
+        published.damaged(f"has no {READS} in its {CONFIG}")
     hidden, vocab_size = published.number("hidden_size", layer), published.number("vocab_size", layer)
     wide = config.get("target_hidden_size")
     wide = hidden if wide is None else published.number("target_hidden_size")

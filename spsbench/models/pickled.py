@@ -18,6 +18,8 @@ from spsbench.models.checkpoint import Floats, StoredWeights
 PICKLES = ("pytorch_model.bin", "medusa_lm_head.pt")
 """Files of published drafters that are no safetensors."""
 
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -20,7 +20,7 @@ from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, as
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import Checkpoint, Floats, StoredWeights
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.pickled import PICKLES, PickledWeights
+from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
 CONFIG = "config.json"
@@ -242,6 +242,9 @@ def _weights_of(folder: Path, flag: str) -> StoredWeights:
             why = f"{index} names files outside of its folder."
             raise UsageError(why, flag=flag, remedy="Download or save it again.")
     stored: StoredWeights = Checkpoint(folder)
+    if not stored.tensors and (folder / PICKLED_INDEX).is_file():
+        why = f"{folder} has its tensors in several pickles ({PICKLED_INDEX}), of which one alone is read."
+        raise UsageError(why, flag=flag, remedy="Save its tensors as model.safetensors.")
     if not stored.tensors:
         pickle = next((folder / name for name in PICKLES if (folder / name).is_file()), None)
         stored = stored if pickle is None else PickledWeights(pickle, flag)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.base.errors import UnavailableError
-from spsbench.models.authors import read_eagle3, read_medusa
+from spsbench.models.authors import read_eagle, read_eagle3, read_medusa
 from spsbench.models.block_folders import read_blocks
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import DESCRIPTION, is_trained
@@ -19,6 +19,7 @@ READERS: tuple[Callable[[Published], TrainedDraft | None], ...] = (
     read_speculators,
     read_medusa,
     read_eagle3,
+    read_eagle,
 )
 """Each reads the folders of some kinds and layouts, and returns None of others."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.base.errors import as_typed
-from spsbench.models.kinds import AFTER, EAGLE3, PEAGLE, POST, PRE, SPECULATORS, XPRESS
+from spsbench.models.kinds import AFTER, EAGLE3, MTP, PEAGLE, POST, PRE, SPECULATORS, XPRESS
 from spsbench.models.published import CONFIG as CONFIG
 from spsbench.models.published import D2T as D2T
 from spsbench.models.published import T2D as T2D
@@ -92,6 +92,11 @@ def read_speculators(published: Published) -> TrainedDraft | None:
         return None
     if kind == XPRESS:
         return _read_xpress(published)
+    if kind == MTP:
+        published.refuse(
+            f"has {TYPE} {MTP}: a module over its target's last state, not a head",
+            f"Give --drafter mtp:from={published.folder}.",
+        )
     if kind not in (EAGLE3, PEAGLE):
         why = f"has {TYPE} {as_typed(kind)}; what runs here is {EAGLE3} or {PEAGLE}"
         published.refuse(why, "Choose another drafter.")

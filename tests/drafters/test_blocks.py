@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +32,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.mtp import MtpModule, NoModules, find_modules
 from spsbench.models.reading import read_draft
 from spsbench.models.rewind import RewindCache
+from spsbench.models.speculators import FINGERPRINT
 from spsbench.models.torch_lm import TorchLM
 from spsbench.testing import assert_lossless
 
@@ -295,6 +298,23 @@ def test_an_assistant_of_another_target_is_refused(tmp_path: Path) -> None:
     spec = Spec("assistant", (("from", str(save_assistant(tmp_path / "a", V, width=48))),))
     target = TorchLM(make_gemma4(V))
     with pytest.raises(SpsbenchError, match="backbone_hidden_size 48; the target has 32"):
+        build_drafter(spec, context(target, spec, PLAIN, 3))
+
+
+def test_modules_of_another_target_are_refused_by_their_folder(tmp_path: Path) -> None:
+    """By width before anything is read of the target, and by the hash of its embedding once it is loaded."""
+    saved = save_speculators_mtp(tmp_path / "m", qwen3().config, "tiny")
+    spec = Spec("mtp", (("from", str(saved)),))
+    other = make(config_of("qwen3", vocab_size=V + 1, bos_token_id=None, eos_token_id=None))
+    asked: Any = SimpleNamespace(
+        name="t", location="t", commit=None, config=other.config, is_encoder_decoder=False
+    )
+    with pytest.raises(UsageError, match=rf"--drafter: .*vocab_size {V}; this target has {V + 1}"):
+        drafter_kind("mtp").require_target(spec, asked)
+    told = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(told | {FINGERPRINT: "sha256:0"}))
+    target = TorchLM(qwen3())
+    with pytest.raises(UsageError, match="with the embedding sha256:0; this target has sha256:"):
         build_drafter(spec, context(target, spec, PLAIN, 3))
 
 

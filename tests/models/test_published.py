@@ -332,6 +332,26 @@ def test_missing_shards_are_named(tmp_path: Path) -> None:
     read_draft(folder, FLAG)
 
 
+def test_several_pickles_are_refused_by_their_index(tmp_path: Path) -> None:
+    folder = save_published(tmp_path / "a", HIDDEN, SIZE)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(UsageError, match=r"several pickles \(pytorch_model\.bin\.index\.json\)"):
+        read_draft(folder, FLAG)
+
+
+def test_a_head_of_the_first_eagle_is_named(tmp_path: Path) -> None:
+    folder = save_published(tmp_path / "a", HIDDEN, SIZE)
+    held = load_file(folder / "model.safetensors")
+    layer = {name: part for name, part in held.items() if "layers.0" in name and "hidden_norm" not in name}
+    config = {"model_type": "llama", "hidden_size": HIDDEN, "vocab_size": SIZE, "num_hidden_layers": 1}
+    folder = tmp_path / "first"
+    folder.mkdir()
+    write(folder, config, layer | {"fc.weight": torch.zeros(HIDDEN, 2 * HIDDEN)})
+    with pytest.raises(UsageError, match=r"EAGLE's first layout.*distill --kind eagle"):
+        read_draft(folder, FLAG)
+
+
 def test_a_folder_that_is_none_says_what_was_looked_for(tmp_path: Path) -> None:
     for config, said in ((None, "it has no draft.json"), ({}, "those of no known one")):
         folder = tmp_path / said[:3]

@@ -60,8 +60,9 @@ class DistillOptions(Common):
         options.FIRST: {
             "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
             "--kind KIND": (
-                "model, eagle, eagle3 or medusa. Behind it model:layers=2; medusa:heads=4, one for each "
-                "token ahead; of any vocabulary=8000, tokens it can propose, 0 for all. Default: model."
+                "model, eagle, eagle3, mtp, dflash or medusa. Behind it model:layers=2; eagle3:states=3, "
+                "or 1, the last one; dflash:layers=2:block=8; medusa:heads=4, tokens ahead; of any "
+                "but mtp vocabulary=8000, tokens it can propose, 0 for all. Default: model."
             ),
             "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",
             "--tokens N": "Tokens of training text. Default: 2000000.",
@@ -188,7 +189,7 @@ def _recipe(wanted: DistillOptions) -> Recipe:
     kind = Spec.parse(wanted.kind or Recipe.kind)
     of_kind = {name: str(value) for name, value in kind.options}
     require_kind(kind.name, of_kind)
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {} if kind.name in OPTIONS["vocabulary"] else {"vocabulary": 0}
     for field in fields(Recipe):
         inner = field.name in OPTIONS
         if (text := of_kind.get(field.name) if inner else getattr(wanted, field.name)) is None:
@@ -235,9 +236,12 @@ def _alphas(alphas: list[float]) -> str:
 
 def _measuring_command(target: str, made: Made) -> str:
     """Return the command line that measures the draft."""
-    from spsbench.models import MODEL
+    from spsbench.models import MODEL, MTP
 
-    draft = f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter heads:from={made.folder}"
+    drafter = MTP if made.recipe.kind == MTP else "heads"
+    draft = (
+        f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter {drafter}:from={made.folder}"
+    )
     return f"spsbench run humaneval --target {target} {draft}"
 
 

@@ -181,13 +181,23 @@ class Lessons:
         """Number of drawn tokens to learn from."""
         return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
 
-    def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
-        """[size] ids of the tokens that were drawn most often, ascending."""
+    def rarest(self, vocab_size: int) -> int:
+        """Return the token that was written least often, the last of several."""
+        counts = self._counts(vocab_size, whole=True)
+        return int((counts == counts.min()).nonzero()[-1])
+
+    def _counts(self, vocab_size: int, *, whole: bool = False) -> Tensor:
+        """[vocab_size] how often each token was drawn, or written in prompts or drawn."""
         counts = torch.zeros(vocab_size, dtype=torch.int64)
         for group in self.learnt.values():
             for item in group:
-                drawn = item.tokens[item.start :].long()
-                counts += torch.bincount(drawn, minlength=vocab_size)[:vocab_size]
+                tokens = item.tokens[0 if whole else item.start :].long()
+                counts += torch.bincount(tokens, minlength=vocab_size)[:vocab_size]
+        return counts
+
+    def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
+        """[size] ids of the tokens that were drawn most often, ascending."""
+        counts = self._counts(vocab_size)
         counts[list(always)] = counts.max() + 1
         best = counts.sort(descending=True, stable=True).indices[:size]
         return best.sort().values

@@ -52,9 +52,9 @@ def held_out(
         sums: list[list[float]] = []
         count = 0
         for batch in batches_of({kind: sequences}, tokens, 0, teacher.model.device, torch.float32):
-            for depth, predicted in enumerate(student.predict(batch.tokens, batch.features)):
-                features = batch.at_target(predicted.ahead)
-                states = batch.at(predicted.states, predicted.ahead)
+            predictions = student.predict(batch.tokens, batch.features, batch.continued)
+            for depth, predicted in enumerate(predictions):
+                features, states = batch.at_target(predicted), batch.at(predicted)
                 shares = _shares(teacher, features, states, kind)
                 if len(sums) <= depth:
                     sums.append([])
@@ -106,14 +106,16 @@ def forecasts(
     Args:
         weight_share: bytes that a draft forward reads over the target's.
     """
-    from spsbench.models import MEDUSA
+    from spsbench.models import DFLASH, MEDUSA
+
+    is_parallel = kind in (MEDUSA, DFLASH)
 
     best_of_kinds = []
     for text in measured:
         best = Forecast(text.kind, text.alpha, 0, 1.0, 1.0, weight_share)
-        most = len(text.alphas) if kind == MEDUSA else max(KS)
+        most = len(text.alphas) if is_parallel else max(KS)
         for k in (k for k in KS if k <= most):
-            forwards = 1 if kind == MEDUSA else k
+            forwards = 1 if is_parallel else k
             cost = forwards * weight_share + target.median_s(k + 1) / target.median_s(1)
             tokens = text.tokens_per_loop(k)
             if tokens / cost > best.speedup:

@@ -11,35 +11,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from spsbench.base import UnavailableError, UsageError, make_folder, write_json
 from spsbench.models import (
-    DESCRIPTION,
+    DFLASH,
     EAGLE,
     EAGLE3,
     EMBEDDING,
-    FORMAT,
     MEDUSA,
     MODEL,
-    VOCABULARY,
-    WEIGHTS,
+    MTP,
     Checkpoint,
     MadeFor,
     ModelSource,
     NotCovered,
     blueprint_of,
     embedding_fingerprint,
-    speculators,
     text_config,
     weights_folder,
 )
 from spsbench.parts.distill.corpus import Corpus, Evaluated, Lessons, lessons_of
 from spsbench.parts.distill.evaluation import Forecast, HeldOut, held_out
+from spsbench.parts.distill.folders import write_draft, write_speculators
 from spsbench.parts.distill.own_text import OwnText
 from spsbench.parts.distill.recipe import DEPTHS, Recipe
 from spsbench.parts.distill.sampler import Writer
-from spsbench.parts.distill.students import Eagle3Head, EagleHead, MedusaHeads, SmallModel, Teacher, shortened
+from spsbench.parts.distill.students import (
+    BlockHead,
+    Eagle3Head,
+    EagleHead,
+    MedusaHeads,
+    ModuleHead,
+    SmallModel,
+    Teacher,
+    shortened,
+    states_between,
+)
 from spsbench.parts.distill.training import Batch, Progress, Training, batches_of, has_fast_bfloat16
 
 # Of the minutes: what is left is for learning.
@@ -49,8 +56,6 @@ _GLANCED_AT, _MEASURED = 3_000, 20_000
 """Held-out positions of a kind, as it goes and at the end: rows of the whole vocabulary take half a
 millisecond each."""
 _LEAST_UPDATES = 8
-SERVED_TOKENS = 3
-"""K that an engine takes from a checkpoint unless it is given another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +128,10 @@ def make_draft(
     vocabulary = lessons.vocabulary(size, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
     teacher = Teacher(model, vocabulary.to(device))
     torch.manual_seed(recipe.seed)
-    students: dict[str, Callable[[], SmallModel | EagleHead | MedusaHeads]] = {
-        MODEL: lambda: SmallModel(teacher, recipe.layers),
-        EAGLE: lambda: EagleHead(teacher, DEPTHS),
-        EAGLE3: lambda: Eagle3Head(teacher, DEPTHS),
-        MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
-    }
-    student = students[recipe.kind]().to(device)
+    student = _student(teacher, recipe, lessons).to(device)
     progress, evaluations = _train(teacher, student, lessons, recipe, out, began, watch)
     parameters = sum(parameter.numel() for parameter in student.parameters())
-    if isinstance(student, Eagle3Head):
+    if isinstance(student, (Eagle3Head, BlockHead, ModuleHead)):
         location = str(Path(source.location).resolve()) if source.is_local else source.location
         write_speculators(out, made_for, location, teacher, student)
     else:
@@ -143,8 +142,25 @@ def make_draft(
         write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
     record = _record(recipe, made_for, lessons, progress, evaluations, parameters, device)
     write_json(out / "training.json", record)
-    read_parameters = parameters + len(vocabulary) * teacher.hidden
+    read_parameters = parameters + len(teacher.vocabulary) * teacher.hidden
     return Made(out, recipe, made_for, parameters, read_parameters, evaluations, record)
+
+
+def _student(teacher: Teacher, recipe: Recipe, lessons: Lessons) -> Any:
+    """Build what a recipe trains."""
+    layers = teacher.config.num_hidden_layers
+    if recipe.kind == DFLASH:
+        # Rows of the table are as they are: the token that is written least stands for what is not known yet.
+        rarest = lessons.rarest(len(teacher.model.get_input_embeddings().weight))
+        return BlockHead(teacher, recipe.layers, recipe.block, rarest, states_between(layers))
+    students: dict[str, Callable[[], Any]] = {
+        MODEL: lambda: SmallModel(teacher, recipe.layers),
+        EAGLE: lambda: EagleHead(teacher, DEPTHS),
+        EAGLE3: lambda: Eagle3Head(teacher, DEPTHS, states_between(layers) if recipe.states > 1 else ()),
+        MTP: lambda: ModuleHead(teacher, DEPTHS),
+        MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
+    }
+    return students[recipe.kind]()
 
 
 def _load(source: ModelSource, device: torch.device) -> Any:
@@ -166,8 +182,8 @@ def _require_plain(source: ModelSource, kind: str) -> None:
         reason = None if factors == (1.0, 1.0, 1.0) else "it scales its embeddings, blocks or logits"
     except NotCovered as refused:
         reason = str(refused)
-    if kind == EAGLE3 and not hasattr(text_config(source.config), "rms_norm_eps"):
-        reason = "its final norm is none of the root mean square, which eagle3 takes over"
+    if kind in (EAGLE3, MTP, DFLASH) and not hasattr(text_config(source.config), "rms_norm_eps"):
+        reason = f"its final norm is none of the root mean square, which {kind} takes over"
     if reason is not None:
         raise UsageError(
             f"no draft can be trained for {source.name}: {reason}.",
@@ -283,86 +299,12 @@ def _record(
     }
 
 
-def write_draft(
-    folder: Path,
-    kind: str,
-    target: MadeFor,
-    config: dict[str, Any] | None,
-    heads: int,
-    weights: dict[str, Tensor],
-    vocabulary: Tensor,
-) -> None:
-    """Write a draft's weights in bfloat16 and what they are; a reader finds both or no ``draft.json``.
-
-    Args:
-        vocabulary: [m] the ids that it proposes, ascending.
-    """
-    described = {"format": FORMAT, "kind": kind, "target": asdict(target), "config": config} | (
-        {"heads": heads} if heads else {}
-    )
-    tensors = {name: value.bfloat16() for name, value in weights.items()}
-    if len(vocabulary) < target.vocab_size:
-        tensors[VOCABULARY] = vocabulary.int()
-    _write(folder, tensors, described, DESCRIPTION)
-
-
-def write_speculators(
-    folder: Path, target: MadeFor, location: str, teacher: Teacher, student: Eagle3Head
-) -> None:
-    """Write a head as ``write_draft`` does, in the format that the ``speculators`` package and vLLM read.
-
-    Args:
-        location: of the target, as ``from_pretrained`` takes it.
-    """
-    vocabulary, dtype = teacher.vocabulary, teacher.model.dtype
-    proposal = {"proposal_type": "greedy", "speculative_tokens": SERVED_TOKENS}
-    described = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": EAGLE3,
-        "speculators_config": {
-            "algorithm": EAGLE3,
-            "proposal_methods": [proposal],
-            "default_proposal_method": "greedy",
-            "verifier": {"name_or_path": location, "architectures": teacher.model.config.architectures},
-        },
-        speculators.LAYER: student.model.config.to_dict()
-        # vLLM counts the states here, and three unless it is told.
-        | {"vocab_size": target.vocab_size, "num_aux_hidden_states": 1},
-        speculators.READS: [teacher.config.num_hidden_layers],
-        "draft_vocab_size": len(vocabulary),
-        "norm_before_fc": True,
-        "norm_before_residual": False,
-        "tie_word_embeddings": False,
-        speculators.FINGERPRINT: target.embedding,
-    }
-    tensors = {name: value.bfloat16() for name, value in student.weights().items()}
-    tensors[speculators.HEAD] = teacher.head_rows(dtype)
-    # The target's, which the package takes for itself only where torch leaves missing weights not a number.
-    tensors[speculators.OWN_EMBEDDING] = teacher.model.get_input_embeddings().weight
-    tensors[speculators.WHOLE_NORM] = teacher.model.get_decoder().norm.weight
-    if len(vocabulary) < target.vocab_size:
-        tensors[speculators.D2T] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
-        proposed = torch.zeros(target.vocab_size, dtype=torch.bool, device=vocabulary.device)
-        tensors[speculators.T2D] = proposed.index_fill(0, vocabulary, True)
-    _write(folder, tensors, described, speculators.CONFIG)
-
-
-def _write(folder: Path, tensors: dict[str, Tensor], described: dict[str, Any], name: str) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    weights_part, description_part = (folder / f"{each}.part" for each in (WEIGHTS, name))
-    kept = {each: value.detach().cpu().contiguous() for each, value in tensors.items()}
-    save_file(kept, weights_part, {"format": "pt"})
-    weights_part.replace(folder / WEIGHTS)
-    write_json(description_part, described)
-    description_part.replace(folder / name)
-
-
 _WHAT = {
     MODEL: "A draft model: {layers} of the target's layers, trained further.",
     EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
-    EAGLE3: "An EAGLE-3 layer over the target's last hidden states, in the format of `speculators`.",
+    EAGLE3: "An EAGLE-3 layer over {states} of the target's hidden states, in the format of `speculators`.",
+    MTP: "A multi-token prediction module (DeepSeek-V3, section 2.2), in the format of `speculators`.",
+    DFLASH: "DFlash, {layers} layers over blocks of {block} places, in the format of `speculators`.",
     MEDUSA: "Medusa-style heads: {heads} tokens from the target's last hidden state (Cai et al. 2024).",
 }
 
@@ -370,7 +312,7 @@ _WHAT = {
 def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
     """Return the draft's card as Markdown."""
     record, recipe = made.record, made.recipe
-    description = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
+    description = _WHAT[recipe.kind].format_map(asdict(recipe))
     words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"
     sources = ", ".join(recipe.data)
     kinds = ", ".join(f"{count:,} of {kind}" for kind, count in sorted(record["tokens_by_kind"].items()))

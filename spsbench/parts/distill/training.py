@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from spsbench.parts.distill.own_text import SAMPLINGS
 from spsbench.parts.distill.sampler import Sampled
-from spsbench.parts.distill.students import Teacher, log_probs
+from spsbench.parts.distill.students import Depth, Teacher, log_probs
 
 # Sequences whose lengths differ by less share batches, a different one in every epoch.
 _SIMILAR = 16
@@ -48,23 +48,37 @@ class Batch:
         """Number of drawn tokens."""
         return int(self.continued.sum())
 
-    def at(self, states: Tensor, ahead: int) -> Tensor:
-        """[m, hidden] of states [b, n, hidden], those that stand for a drawn token."""
-        count = states.shape[1] + 1 - ahead
-        return states[:, :count][self.continued[:, ahead:]]
+    def at(self, depth: Depth) -> Tensor:
+        """[m, hidden] of a depth's states, those that stand for a drawn token."""
+        kept, drawn = self._places(depth)
+        return depth.states[:, kept][drawn]
 
-    def wanted(self, ahead: int, head: Tensor) -> Tensor:
+    def wanted(self, depth: Depth, head: Tensor) -> Tensor:
         """[m, |vocabulary|] the target's log-probabilities where ``at`` has states.
 
         Args:
             head: [|vocabulary|, hidden] rows of the target's head.
         """
-        logits = F.linear(self.at_target(ahead).to(head.dtype), head).float()
-        return logits / self.temperature - self.log_masses[:, ahead:][self.continued[:, ahead:]].unsqueeze(-1)
+        logits = F.linear(self.at_target(depth).to(head.dtype), head).float()
+        kept, drawn = self._places(depth)
+        masses = self.log_masses[:, self._positions(depth)[kept] + depth.ahead][drawn]
+        return logits / self.temperature - masses.unsqueeze(-1)
 
-    def at_target(self, ahead: int) -> Tensor:
+    def at_target(self, depth: Depth) -> Tensor:
         """[m, hidden] the target's features that the states of ``at`` predict."""
-        return self.features[:, ahead - 1 :][self.continued[:, ahead:]]
+        kept, drawn = self._places(depth)
+        return self.features[:, self._positions(depth)[kept] + depth.ahead - 1][drawn]
+
+    def _positions(self, depth: Depth) -> Tensor:
+        if depth.at is not None:
+            return depth.at
+        return torch.arange(depth.states.shape[1], device=depth.states.device)
+
+    def _places(self, depth: Depth) -> tuple[Tensor, Tensor]:
+        """Return ([n] which positions predict inside the text, [b, those] whether it is a drawn token)."""
+        predicted = self._positions(depth) + depth.ahead
+        kept = predicted < self.tokens.shape[1]
+        return kept, self.continued[:, predicted[kept]]
 
 
 def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtype: torch.dtype) -> Batch:
@@ -222,20 +236,24 @@ class Training:
         share = rate(self.progress.updates / self.progress.planned)
         falling = self.progress.updates >= FLAT_UNTIL * self.progress.planned
         losses: list[Tensor] = []
+        weights = 0.0
         wanted: dict[int, Tensor] = {}
         with torch.autocast(
             self.teacher.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16
         ):
-            for depth in self.student.predict(batch.tokens, batch.features):
+            for depth in self.student.predict(batch.tokens, batch.features, batch.continued):
+                states = batch.at(depth)
+                if not len(states):
+                    continue
                 if depth.ahead not in wanted:
-                    wanted[depth.ahead] = batch.wanted(depth.ahead, self._head)
-                states = batch.at(depth.states, depth.ahead)
+                    wanted[depth.ahead] = batch.wanted(depth, self._head)
                 offered = log_probs(states, self._head, batch.temperature)
                 loss = cross_entropy(offered, wanted[depth.ahead])
                 if falling:
                     loss = rejected(offered, wanted[depth.ahead]) + 0.1 * loss
-                losses.append(loss.mean())
-        loss = torch.stack(losses).mean()
+                losses.append(depth.weight * loss.mean())
+                weights += depth.weight
+        loss = torch.stack(losses).sum() / weights
         torch.autograd.backward(loss)
         for stepper in self._steppers:
             group = stepper.param_groups[0]

@@ -24,7 +24,7 @@ from spsbench.models.reading import read_draft
 from spsbench.models.speculators import READS
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import MadeFor
-from spsbench.parts.distill.making import write_speculators
+from spsbench.parts.distill.folders import write_speculators
 from spsbench.parts.distill.students import Eagle3Head, Teacher
 
 FLAG = "--drafter"

@@ -12,7 +12,7 @@ import torch
 from spsbench.parts.distill.evaluation import HeldOut, held_out
 from spsbench.parts.distill.own_text import SAMPLINGS
 from spsbench.parts.distill.sampler import Sampled, Writer
-from spsbench.parts.distill.students import EagleHead, SmallModel, Teacher
+from spsbench.parts.distill.students import Depth, EagleHead, SmallModel, Teacher
 from spsbench.parts.distill.training import FLAT_UNTIL, Batch, Progress, Training, batches_of, rate
 
 CPU = torch.device("cpu")
@@ -99,13 +99,14 @@ def test_a_deadline_cuts_the_plan(teacher: Teacher, texts: list[Sampled], tmp_pa
 def test_a_batch_learns_from_every_drawn_token_that_a_depth_predicts(texts: list[Sampled]) -> None:
     for batch in batches(texts, 0):
         for ahead in (1, 2, 3):
+            depth = Depth(batch.features, ahead)
             drawn = sum(int(row[ahead:].sum()) for row in batch.continued)
-            assert len(batch.at(batch.features, ahead)) == len(batch.at_target(ahead)) == drawn
+            assert len(batch.at(depth)) == len(batch.at_target(depth)) == drawn
 
 
 def test_wanted_probabilities_are_the_targets_own(teacher: Teacher, texts: list[Sampled]) -> None:
     batch = next(batches(texts, 0))
-    found = batch.wanted(1, teacher.head_rows(torch.float32)).exp()
+    found = batch.wanted(Depth(batch.features, 1), teacher.head_rows(torch.float32)).exp()
     with torch.inference_mode():
         logits = teacher.model(input_ids=batch.tokens).logits[:, :-1][batch.continued[:, 1:]]
     expected = (logits / batch.temperature).softmax(-1)[:, teacher.vocabulary]

@@ -24,12 +24,13 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def distil(target: Path, out: Path, *more: object, kind: str = "model") -> Any:
-    asked = ("--target", target, "--out", out, "--data", "own", "--kind", f"{kind}:vocabulary=200")
+    kind = kind if kind == "mtp" else f"{kind}:vocabulary=200"
+    asked = ("--target", target, "--out", out, "--data", "own", "--kind", kind)
     return call("distill", *asked, *FEW, *more)
 
 
 @pytest.mark.thorough_but("medusa")
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "dflash:block=4", "medusa"])
 def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> None:
     made = distil(target, tmp_path / "head", kind=kind)
     assert made.code == 0, made.err
@@ -39,11 +40,12 @@ def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> Non
     assert "0 sequences were left out" in card
     record = json.loads((tmp_path / "head" / "training.json").read_text())
     assert record["updates"] == record["curve"][-1]["updates"]
-    head = f"heads:from={tmp_path / 'head'}"
-    models = ("--target", target, "--draft", target, "--drafter", head, "--k", "2")
+    drafter, backend = ("mtp", "torch") if kind == "mtp" else ("heads", "auto")
+    head = f"{drafter}:from={tmp_path / 'head'}"
+    models = ("--target", target, "--draft", target, "--drafter", head, "--k", "2", "--backend", backend)
     run = call("run", "humaneval", "--data", "mini", *models, *SMALL, "--out", tmp_path / "run", "--no-score")
     assert run.code == 0, run.err
-    assert "heads" in run.out
+    assert drafter in run.out
 
 
 @pytest.mark.thorough
@@ -66,6 +68,10 @@ def test_a_second_call_goes_on_and_ends_with_the_same_bytes(target: Path, tmp_pa
         (("--kind", "model:vocabulary=3"), "--kind model:vocabulary"),
         (("--kind", "eagle:vocabulary=100000"), "--kind eagle:vocabulary"),
         (("--kind", "medusa:layers=1"), "--kind medusa"),
+        (("--kind", "mtp:vocabulary=200"), "--kind mtp"),
+        (("--kind", "eagle3:states=2:vocabulary=200"), "--kind eagle3:states"),
+        (("--kind", "dflash:block=1:vocabulary=200"), "--kind dflash:block"),
+        (("--kind", "dflash:layers=4:vocabulary=200"), "--kind dflash:layers"),
         (("--data", "news"), "--data"),
         (("--tokens", "0"), "--tokens"),
         (("--minutes", "-1"), "--minutes"),
