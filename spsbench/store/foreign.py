@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -248,7 +248,7 @@ def _sglang_bench(row: Row, content: FileContent) -> None:
 
 def _figure(row: Row, name: str) -> float:
     value = row.get(name)
-    if type(value) not in (int, float) or not 0 <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
         raise _Missing(f"{name} {'is missing' if value is None else f'is {as_typed(value)}, not a number'}")
     return float(value)
 
@@ -401,7 +401,8 @@ def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
     """Yield the ids that vLLM returns with ``return_token_ids``."""
     request = _inner_object(row, "request")
     row = _answer(row)
-    for choice in row.get("choices") or ({},):
+    choices: Iterable[Any] = row.get("choices") or ({},)
+    for choice in choices:
         prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
         if prompt is None or choice.get("token_ids") is None:
             raise _Missing(
