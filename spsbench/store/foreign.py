@@ -360,7 +360,7 @@ _PROPOSED = ("spec_num_proposed_drafts", "spec_draft_token_num")
 
 
 def _sglang_request(details: Row, tokens: int | None, category: str, content: FileContent) -> None:
-    """Add one record; what is not told may stand there as 0."""
+    """Add one record; what a tool leaves out may stand there as 0."""
     loops = _number(details, "spec_verify_ct")
     if not loops:
         content.skip("without a loop")

@@ -401,7 +401,7 @@ def _tools(row: DataRow) -> list[dict[str, Any]]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise bad_data(f"{row.place}: tools is text that is no JSON.", "Correct the row.") from None
+            raise bad_data(f"{row.place}: tools is text and not valid JSON.", "Correct the row.") from None
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):

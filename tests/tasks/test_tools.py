@@ -85,7 +85,7 @@ def test_what_a_template_writes_is_in_the_prompt_and_what_not_is_counted(
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"messages": [USER], "tools": "level"}, "tools is text that is no JSON"),
+        ({"messages": [USER], "tools": "level"}, "tools is text and not valid JSON"),
         ({"messages": [USER], "tools": [1]}, r"tools holds \[1\] instead of a list of objects"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"name": "x"}]}, USER]},
