@@ -90,14 +90,14 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
         return f"the device is {device.type}"
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
         return "the packages onnxruntime and onnx are not installed"
-    if computed not in (torch.float32, None):
-        return (
-            f"it computes in {str(computed).removeprefix('torch.')} (--dtype float32 runs over ONNX Runtime)"
-        )
+    # First what no other --dtype would change.
     try:
         t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
     except NotCovered as reason:
         return str(reason)
+    if computed not in (torch.float32, None):
+        name = str(computed).removeprefix("torch.")
+        return f"it computes in {name} (--dtype float32 runs over ONNX Runtime)"
     return None
 
 

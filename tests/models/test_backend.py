@@ -54,6 +54,12 @@ def test_auto_says_why_it_fell_back(folder: Path, dtypes: tuple[str, str], said:
     assert reason == (f"{folder}: {said} (--dtype float32 runs over ONNX Runtime)" if said else None)
 
 
+def test_no_other_dtype_is_promised_a_model_that_is_not_covered_in_any(tmp_path: Path) -> None:
+    other = save(make(config_of("gpt2")), tmp_path / "gpt2")
+    backend, reason = pair_backend(AUTO, pair_of(other), ("bfloat16",) * 2, CPU)
+    assert (backend, reason) == (TORCH, f"{other}: the architecture gpt2 is not covered")
+
+
 def test_one_model_that_is_not_covered_takes_both_to_torch(folder: Path, tmp_path: Path) -> None:
     other = save(make(config_of("gpt2")), tmp_path / "gpt2")
     backend, reason = pair_backend(AUTO, pair_of(folder, other), EXACT, CPU)
