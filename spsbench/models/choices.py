@@ -7,6 +7,7 @@ read in other blocks takes another expert, and the row moves by far more than ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -43,12 +44,16 @@ class Choices(TorchFunctionMode):
 
     Routers and indices have no interface in common, but all of them take a top-k, or a maximum after the
     other. Forwards that take none leave nothing here. Batches of one sequence.
+
+    Attributes:
+        is_idle: whether a forward chose nothing: then no other does, and none has to be watched.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[_Call] = []
         self._forwards: list[list[_Call]] = []
+        self.is_idle = False
 
     def __torch_function__(
         self,
@@ -66,6 +71,9 @@ class Choices(TorchFunctionMode):
 
     def forward_ended(self, tokens: int, kept: int | None = None) -> Self:
         """Keep what a forward of so many tokens chose for the first ``kept``; by default for all of them."""
+        if not self._calls:
+            self.is_idle = True
+            return self
         sets = [(_by_token(chosen, tokens), candidates) for chosen, candidates in self._calls]
         self._calls.clear()
         self._forwards.append(
@@ -90,6 +98,11 @@ class Choices(TorchFunctionMode):
 
     def _layers(self) -> list[tuple[_Call, ...]]:
         return list(zip(*self._forwards, strict=False))
+
+
+def watching(choices: Choices | None) -> AbstractContextManager[Any]:
+    """Return what to run a forward in whose choices are wanted, if any."""
+    return nullcontext() if choices is None or choices.is_idle else choices
 
 
 def _by_token(chosen: Tensor, tokens: int) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
 from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, text_config
-from spsbench.models.choices import Choices
+from spsbench.models.choices import Choices, watching
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
 from spsbench.models.recurrent import REPLAY, StateCache, cache_of
@@ -217,7 +217,7 @@ class TorchLM(CausalLM):
         cache = fresh_cache(self.model.config)
         if first:
             # No head over rows that are not wanted.
-            with BodyOnce(self.model).giving(slice(first - 1, first)), choices or nullcontext():
+            with BodyOnce(self.model).giving(slice(first - 1, first)), watching(choices):
                 forward(tokens[:first].unsqueeze(0), cache)
             if choices is not None:
                 choices.forward_ended(first)
@@ -233,12 +233,12 @@ class TorchLM(CausalLM):
         """
         reader = self.twin()
         if first:
-            with choices or nullcontext():
+            with watching(choices):
                 reader.score(tokens[:first], last=1)
             if choices is not None:
                 choices.forward_ended(first)
         for kept, _ in blocks:
-            with choices or nullcontext():
+            with watching(choices):
                 logits = reader.score(tokens[first : first + kept], last=kept)
             if choices is not None:
                 choices.forward_ended(kept)

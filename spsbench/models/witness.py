@@ -8,14 +8,13 @@ the shapes that it had in the loop: a right loop's rows come out again, whatever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from spsbench.models.choices import Choices
+from spsbench.models.choices import Choices, watching
 
 
 class ReadBlock(NamedTuple):
@@ -62,7 +61,7 @@ def read_in_blocks(
     for kept, dropped in blocks:
         block, first = tokens[first : first + kept], first + kept
         ids = torch.cat([block, block.new_tensor(dropped)]) if dropped else block
-        with choices or nullcontext():
+        with watching(choices):
             logits = forward(ids.unsqueeze(0), cache)
         if choices is not None:
             choices.forward_ended(len(ids), kept)
