@@ -80,6 +80,7 @@ def _cell_facts(forecast: CellForecast, study: Study) -> dict[str, Any]:
         "loops": dict(zip(("p50", "p90", "p99"), cell.loops, strict=True)),
         "break_even": None if break_even is None else asdict(break_even),
         "predicted": None if predicted is None else asdict(predicted),
+        **({} if (again := forecast.reading_again) is None else {"states_kept_saves": again}),
         "measured_tokens_per_loop": forecast.measured,
     }
 
@@ -122,8 +123,21 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         *(part for curve in curves for part in _curve(curve)),
         "",
         *([*break_evens, ""] if break_evens else []),
+        *_reading_again(study.forecasts),
         note,
     )
+
+
+def _reading_again(forecasts: Sequence[CellForecast]) -> list[str]:
+    """What an engine that keeps running states would save, at the fastest forecast."""
+    known = [one for one in forecasts if one.timed is not None and one.reading_again is not None]
+    if not known:
+        return []
+    best = min(known, key=lambda one: one.timed.mean_s() if one.timed else 0.0)
+    return [
+        "The target reads accepted tokens again after a rejection (replay). An engine that keeps its states "
+        f"would take {percent(best.reading_again or 0.0)} less time a token: {best.name}, K={best.cell.k}."
+    ]
 
 
 def _size(one: CellForecast) -> str:
@@ -323,6 +337,8 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
     if best and advice.plain is not None:
         slower = _slower_by(advice.plain.slower)
         yield f"Without block verification ({advice.plain.name}) it is predicted {slower} slower."
+    forecast = use.candidate.forecast
+    yield from _reading_again([] if forecast is None else [forecast])
     if advice.too_large:
         yield f"Left out, too large for --memory: {', '.join(advice.too_large)}."
 

@@ -241,6 +241,7 @@ class Readings:
                     verifying=timed.verifying,
                     drafting=[timed.drafting[part] for part in self._parts],
                     judged=[timed.judged[each] for each in self._judged],
+                    rolling=[[*given, seconds] for given, seconds in timed.rolling.items()],
                     taken=taken_since(before),
                 )
             warm = True
@@ -278,7 +279,8 @@ class Readings:
             judged = dict(zip(self._judged, map(float, row["judged"]), strict=True))
             lost_s = sum(float(each) for each in row.get("taken", {}).values())
             share = min(lost_s / seconds, 1.0) if seconds > 0 else 0.0
-            timed = Round(int(row["context"]), verifying.tolist(), seconds_of, judged)
+            rolling = {(str(rule), int(given)): float(each) for rule, given, each in row.get("rolling", ())}
+            timed = Round(int(row["context"]), verifying.tolist(), seconds_of, judged, rolling)
             self._timed.append((share, seconds, timed))
             self.timing_s += seconds
         else:

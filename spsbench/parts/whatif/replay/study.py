@@ -83,12 +83,22 @@ class CellForecast:
 
     Attributes:
         bytes: of weights and caches, the target's among them, at the longest text.
+        states_kept: with the times of an engine that keeps the states which the target reads again for;
+            None where it reads nothing again.
     """
 
     cell: Cell
     timed: Timed | None
     measured: float | None
     bytes: int
+    states_kept: Timed | None = None
+
+    @property
+    def reading_again(self) -> float | None:
+        """Which share of the time a token an engine saves that keeps states; None where none is put back."""
+        if self.timed is None or self.states_kept is None:
+            return None
+        return 1.0 - self.states_kept.mean_s() / self.timed.mean_s()
 
     @property
     def name(self) -> str:
@@ -277,6 +287,9 @@ def _study(
                     Timed(work, taken[key]) if key in taken else None,
                     None if arm is None else arm.tokens_per_loop,
                     ars_bytes + replay.bytes,
+                    Timed(work, taken[key].states_kept)
+                    if key in taken and sought.pair.target.rolled_back_by == "replay"
+                    else None,
                 )
             )
     ars = Timed(work_of(written.texts), taken[None]) if None in taken else None

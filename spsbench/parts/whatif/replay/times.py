@@ -6,7 +6,7 @@ import codecs
 import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -98,6 +98,7 @@ class LoopTimes:
         seconds: [m] what it took.
         drafting: [m] what of it was drafting.
         drafted: [m] tokens that it drafted.
+        rolling: [m] what of it was putting running states back; a number where it is the same of all.
     """
 
     rounds: Floats
@@ -106,13 +107,27 @@ class LoopTimes:
     seconds: Floats
     drafting: Floats
     drafted: Floats
+    rolling: Floats | float = 0.0
 
     @classmethod
-    def one_a_round(cls, context: float, verifying: Floats, drafting: Floats, drafted: float) -> LoopTimes:
-        """Return the times of one loop a round, none of them cold."""
+    def one_a_round(
+        cls,
+        context: float,
+        verifying: Floats,
+        drafting: Floats,
+        drafted: float,
+        rolling: Floats | float = 0.0,
+    ) -> LoopTimes:
+        """Return the times of one loop a round, none of them cold; ``verifying`` has ``rolling`` in it."""
         same = np.ones(len(verifying))
         rounds = np.arange(len(verifying), dtype=np.float64)
-        return cls(rounds, COLD * same, context * same, verifying + drafting, drafting, drafted * same)
+        seconds = verifying + drafting
+        return cls(rounds, COLD * same, context * same, seconds, drafting, drafted * same, rolling)
+
+    @property
+    def states_kept(self) -> LoopTimes:
+        """The same loops of an engine that takes a state which it kept, and reads no token again."""
+        return replace(self, seconds=self.seconds - self.rolling, rolling=0.0)
 
     @property
     def count(self) -> int:
@@ -195,7 +210,10 @@ def rehearse(
             for place, loop in enumerate(generation.loops or ()):
                 if number >= 0:
                     drafting = loop.draft_s or 0.0
-                    loops_of[name].append((number, place, context, loop.loop_s, drafting, loop.drafted))
+                    rolling = loop.rollback_s or 0.0
+                    loops_of[name].append(
+                        (number, place, context, loop.loop_s, drafting, loop.drafted, rolling)
+                    )
                 context += loop.emitted
             between(request, generation)
     return {name: LoopTimes(*np.array(loops).T) for name, loops in loops_of.items()}
@@ -340,12 +358,14 @@ class Round:
         verifying: [K+1] seconds of a loop that is given 0 to K tokens, and drafts none itself.
         drafting: of every part the seconds of a draft of the smallest and of the largest K.
         judged: seconds of loops under other rules.
+        rolling: seconds of loops, those of ``verifying`` too, in which running states were put back.
     """
 
     context: int
     verifying: Sequence[float]
     drafting: Mapping[Part, Sequence[float]]
     judged: Mapping[Given, float] = field(default_factory=dict)
+    rolling: Mapping[Given, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -391,8 +411,12 @@ class StepTimes:
             [each.judged.get((rule, count), each.verifying[count]) for count in range(len(drafts))]
             for each in self.rounds
         ]
+        rolling = [
+            [each.rolling.get((rule, count), 0.0) for count in range(len(drafts))] for each in self.rounds
+        ]
         drafted = float(drafts @ np.arange(len(drafts)))
-        return LoopTimes.one_a_round(self._context, np.array(by_count) @ drafts, drafting, drafted)
+        verifying = np.array(by_count) @ drafts
+        return LoopTimes.one_a_round(self._context, verifying, drafting, drafted, np.array(rolling) @ drafts)
 
 
 class _CertainDrafter:
@@ -434,7 +458,7 @@ def time_round(
     place = max(len(text.prompt) + shuffler.randint(0, last), 2)
     ids = [*text.prompt, *text.tokens]
     ids += ids[-1:] * (place + ahead - len(ids))
-    verifying = _verifying(next(iter(readers.values())), ids, place, [*plain, *judged], shuffler)
+    verifying, rolling = _verifying(next(iter(readers.values())), ids, place, [*plain, *judged], shuffler)
     on_part()
     parts = [(Part(name, spec), reader) for name, reader in readers.items() for spec in reader.drafters]
     shuffler.shuffle(parts)
@@ -443,24 +467,26 @@ def time_round(
         drafting[part] = _drafting(reader, reader.drafters[part.drafter], ids, place, ks)
         on_part()
     others = {each: verifying[each] for each in judged}
-    return Round(place, [verifying[each] for each in plain], drafting, others)
+    return Round(place, [verifying[each] for each in plain], drafting, others, rolling)
 
 
 def _verifying(
     reader: TextReader, ids: Sequence[int], place: int, all_given: Sequence[Given], shuffler: random.Random
-) -> dict[Given, float]:
+) -> tuple[dict[Given, float], dict[Given, float]]:
     """Time the target's verification in real loops, whose tests of the given tokens may fail.
 
-    See ``Round``.
+    Returns:
+        Seconds of loops, and what of them was putting running states back; see ``Round``.
     """
     target = reader.target
     device = reader.pair.device
     sampling = reader.sampling
     prefix = ids[:place]
     seconds: dict[Given, list[float]] = {each: [] for each in all_given}
+    rolling: dict[Given, list[float]] = {each: [] for each in all_given}
     accept = {rule: build_rule(Spec(rule)).accept for rule, _ in all_given}
     uniforms = UniformStream(shuffler.randrange(2**31), device)
-    watch = Stopwatch(SystemClock())
+    watch = Stopwatch(SystemClock(), states=target.rolled_back_by != "length")
     pending = target.begin(prefix)
     order = [*all_given] * (_REPEATS + 1)
     shuffler.shuffle(order)
@@ -481,11 +507,14 @@ def _verifying(
             if given
             else ars(target, pending, sampling, uniforms, watch)
         )
+        watch.start()
         began_s = device_now(device)
         next(loops)
         seconds[rule, given].append(device_now(device) - began_s)
+        rolling[rule, given].append(watch.take().get("rollback", 0.0))
         target.rollback(place - 1)
-    return {each: float(np.median(samples)) for each, samples in seconds.items()}
+    medians = [{each: float(np.median(samples)) for each, samples in of.items()} for of in (seconds, rolling)]
+    return medians[0], medians[1]
 
 
 def _drafting(
