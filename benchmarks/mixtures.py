@@ -35,8 +35,9 @@ from spsbench.engines.rescore import rescored, score_stats, teacher_force
 from spsbench.engines.rows_held import rows_held_against, with_explained
 from spsbench.law.evidence import Sums, added
 from spsbench.models.torch_lm import TorchLM
-from spsbench.parts.verify.controls import CONTROLS
+from spsbench.parts.verify.controls import CONTROLS, SHARED, planted_everywhere
 from spsbench.parts.verify.outputs import decided_outputs, output_sums, rescored_outputs
+from spsbench.parts.verify.parts import booked_time, independent_uniforms, same_warp
 from spsbench.parts.verify.subject import SamplerUnderTest
 from spsbench.stats.losslessness import decisions_of, evidence_of
 from spsbench.testing import Letters
@@ -205,6 +206,8 @@ def swept(
 
 def _found(kind: str, models: Sequence[TorchLM], fault: str, texts: int) -> dict[str, Any]:
     """How many texts with a fault it takes until the tests of whole outputs fail, and what they say."""
+    if fault in SHARED:
+        return _found_in_parts(kind, models, fault)
     evidence, decisions = Sums(), Sums()
     prompts = torch.randint(0, 256, (texts, PROMPT), generator=torch.Generator().manual_seed(0)).tolist()
     letters = Letters("".join(chr(0x100 + i) for i in range(VOCABULARY)))
@@ -229,6 +232,20 @@ def _found(kind: str, models: Sequence[TorchLM], fault: str, texts: int) -> dict
     return {"type": kind, "fault": fault, "texts": texts, "found": []}
 
 
+def _found_in_parts(kind: str, models: Sequence[TorchLM], fault: str) -> dict[str, Any]:
+    """What the tests of warper, uniform numbers and clock say of a fault in code that no row depends on."""
+    prompts = torch.randint(0, 256, (2, PROMPT), generator=torch.Generator().manual_seed(0)).tolist()
+    target, draft = models
+    subject = SamplerUnderTest(
+        target=target, draft=draft, sampling=SAMPLINGS[0], k=K, device=target.device, control=fault, seed=0
+    )
+    letters = Letters("".join(chr(0x100 + i) for i in range(VOCABULARY)))
+    with planted_everywhere(fault):
+        findings = [same_warp(subject, prompts), independent_uniforms(subject), booked_time(K, letters)]
+    found = [finding.found for finding in findings if not finding.passed]
+    return {"type": kind, "fault": fault, "texts": 0, "found": found}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--texts", type=int, default=14)
@@ -242,17 +259,22 @@ def main(arguments: list[str]) -> int:
     transformers.logging.set_verbosity_error()
     kinds: Sequence[str] = DENSE if options.dense else FAULTY if options.faults else mixtures()
     kinds = options.only.split(",") if options.only else kinds
-    faults: Sequence[str | None] = list(CONTROLS) if options.faults else [None]
+    faults: Sequence[str | None] = [*CONTROLS, *SHARED] if options.faults else [None]
     dtype = "float32" if options.dense else "bfloat16"
     once = after = texts = 0
+    planted = found = 0
     for row in swept(kinds, dtype, 8 if options.faults else options.texts, faults, options.first):
         print(json.dumps(row), flush=True)
         if options.out:
             with options.out.open("a") as out:
                 out.write(json.dumps(row) + "\n")
+        if "found" in row:
+            planted, found = planted + 1, found + bool(row["found"])
         if "alarms" in row:
             once, after, texts = once + row["alarms_once"], after + row["alarms"], texts + row["texts"]
-    if not options.faults:
+    if options.faults:
+        print(f"{found} of {planted} planted faults found (synthetic)")
+    else:
         print(f"{after} alarms in {texts} texts, {once} without a second reading (synthetic)")
     return 0
 
