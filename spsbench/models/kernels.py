@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from types import CodeType
 from typing import Any
 
+from spsbench.base.other_layers import REFERENCE
 from spsbench.models.causal_lm import skeleton, text_config
 from spsbench.models.layers import cache_widths
 from spsbench.models.text_part import class_of
-
-REFERENCE = "transformers' reference code"
 
 _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d", "mamba_ssm": "mamba-ssm"}
 
@@ -67,17 +66,6 @@ def _kernels_of_skeleton(named: _KeyedConfig) -> dict[str, str]:
         return kernels_of(skeleton(named.config))
     except Exception:  # whatever it is, loading says it
         return {}
-
-
-def slow_kernels(kernels: Mapping[str, str]) -> str | None:
-    """Return the sentence on packages without which reference code computes; None if none is missing."""
-    packages = sorted(package for package, by in kernels.items() if by == REFERENCE)
-    if not packages:
-        return None
-    return (
-        f"{REFERENCE} computes layers that {' and '.join(packages)} would compute faster, so that times are "
-        f"not those of a served model: pip install {' '.join(packages)}."
-    )
 
 
 def _called(kind: type) -> set[str]:

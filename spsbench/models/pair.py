@@ -31,7 +31,7 @@ from spsbench.models.memory import (
 )
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
-from spsbench.models.recurrent import MOST_MARKS
+from spsbench.models.recurrent import MOST_MARKS, PLANES
 from spsbench.models.source import ModelSource, find, require_rollback, unconverted_tokenizers
 from spsbench.models.tensor_parallel import Order, Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
@@ -232,10 +232,15 @@ def _rollback(model: CausalLM) -> dict[str, Any]:
     """Return how a running state is rolled back: without planes where they do not fit beside all else."""
     if model.rolled_back_by == "length":
         return {}
-    free = available_bytes(model.device)
-    if isinstance(model, TorchLM) and free is not None and MOST_MARKS * model.state_bytes > free:
+    facts: dict[str, Any] = {}
+    free, needed = available_bytes(model.device), MOST_MARKS * model.state_bytes
+    if isinstance(model, TorchLM) and model.rolled_back_by == PLANES and free is not None and needed > free:
         model.keep_no_planes()
-    return {"rollback": model.rolled_back_by, "state_bytes": model.state_bytes}
+        facts["planes_left_out"] = (
+            f"its states after each of {MOST_MARKS} tokens would take {needed / 2**20:.1f} MiB, and "
+            f"{free / 2**20:.1f} MiB are free"
+        )
+    return {"rollback": model.rolled_back_by, "state_bytes": model.state_bytes} | facts
 
 
 def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from spsbench.models.causal_lm import text_config
+from spsbench.models.causal_lm import skeleton, text_config
 from spsbench.models.recurrence import LONGEST, in_steps, let_step, limits_steps
 from spsbench.models.rewind import RewindCache, RewindIndexedLayer, RewindLayer
 
@@ -375,6 +375,7 @@ class StateCache:
         self._tokens = torch.empty(0, dtype=torch.int64)
         self._marks: list[tuple[int, list[Any]]] = []  # the state before a forward, and its length
         self.state_bytes = 0  # of one sequence, without what has a row for each token; known after a forward
+        self._counted = False
         self._fresh = False  # whether nothing was rolled back since the last forward
 
     @property
@@ -395,7 +396,8 @@ class StateCache:
             yield self.held.arguments(tokens, self.length)
         self.held.was_read()
         self.length, self._fresh = end, True
-        self.state_bytes = self.state_bytes or sum(map(_bytes, self.held.layers))
+        if not self._counted:
+            self.state_bytes, self._counted = _bytes([part.snapshot() for part in self._parts]), True
 
     def _require_rows(self) -> None:
         """Refuse to go on with a row too many or too few: in half precision the logits would not tell."""
@@ -454,11 +456,36 @@ class StateCache:
         self._marks.clear()
 
 
-def _bytes(layer: Any) -> int:
-    if not isinstance(layer, StateLayer):
+def _bytes(snapshot: Any) -> int:
+    """Return the bytes of all tensors within a snapshot."""
+    if isinstance(snapshot, Tensor):
+        return snapshot.nbytes
+    if isinstance(snapshot, Mapping):
+        snapshot = list(snapshot.values())
+    return sum(map(_bytes, snapshot)) if isinstance(snapshot, (list, tuple)) else 0
+
+
+@torch.inference_mode()
+def state_bytes_of(config: Any, dtype: torch.dtype | None) -> int:
+    """Return the bytes of one sequence's running states before a weight is loaded; 0 where there are none.
+
+    By a forward without numbers, on the device ``meta``, as wide as the model's.
+    """
+    if getattr(text_config(config), "model_type", None) not in OWN_STATE:
+        layers = layers_of(config)
+        if layers is None or not any(isinstance(layer, StateLayer) for layer in layers):
+            return 0
+    try:
+        model = skeleton(config, dtype)
+        if hasattr(model, "set_experts_implementation"):  # the usual one asks which expert a token takes
+            model.set_experts_implementation("batched_mm")
+        cache = cache_of(model)
+        tokens = torch.zeros(2, dtype=torch.int64, device="meta")
+        with cache.reading(tokens) as given:
+            model(input_ids=tokens.unsqueeze(0), use_cache=True, **given)
+    except Exception:  # whatever it is, loading says it
         return 0
-    states = (*layer.conv_states.values(), *layer.recurrent_states.values())
-    return sum(state.nbytes for state in states if state is not None)
+    return cache.state_bytes
 
 
 def cache_of(model: Any) -> RewindCache | StateCache:

@@ -103,9 +103,14 @@ def rolling_back(summary: Summary) -> list[str]:
     """How running states are rolled back, and what of a loop that takes."""
     if not (how := summary.get("rollback")):
         return []
-    roles = "; ".join(f"the {role}'s {_ROLLED_BACK.get(way, way)}" for role, way in how.items())
+    ways: dict[str, list[str]] = {}
+    for role, way in how.items():
+        ways.setdefault(_ROLLED_BACK.get(way, way), []).append(f"the {role}'s")
+    roles = "; ".join(f"{' and '.join(whose)} {way}" for way, whose in ways.items())
+    several = len({row["sampling"] for row in summary["rows"]}) > 1
     times = [
-        f"{label(row)} {time['rollback_ms']:.3g} of {time['loop_ms']:.3g} ms"
+        f"{full_name(row) if several else label(row)} {milliseconds(time['rollback_ms'])} of "
+        f"{milliseconds(time['loop_ms'])} ms"
         for row in summary["rows"]
         if (time := row["loop_time"]) and time.get("rollback_ms") is not None and time.get("loop_ms")
     ]

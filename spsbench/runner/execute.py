@@ -15,6 +15,7 @@ from spsbench.base.energy import EnergyMeter
 from spsbench.base.environment import load_1m, taken, taken_since
 from spsbench.base.errors import UnavailableError
 from spsbench.base.gpu import NO_NVML
+from spsbench.base.other_layers import planes_left_out, slow_kernels
 from spsbench.base.protocol import PeerError
 from spsbench.base.records import ELAPSED, PROGRAM, PROPOSE, SPENT, VERIFY, Arm, Prompt, Request, Sample
 from spsbench.config.models import ONNXRUNTIME
@@ -24,7 +25,6 @@ from spsbench.engines.hf import ASSISTED
 from spsbench.engines.local import BatchedEngine, EagerEngine, Engine, torch_threads
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
-from spsbench.models.kernels import slow_kernels
 from spsbench.models.memory import (
     cache_bytes,
     cache_shared,
@@ -309,6 +309,8 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
     recorded = conditions.recorded_threads(plan, store)
     pair = load(plan, threads=recorded)
+    for sentence in planes_left_out(pair.info):
+        watcher.warned(sentence)
     if plan.config.threads == conditions.AUTO and recorded is None and pair.device.type == "cpu":
         by_size = threads_by_size(pair.target.parameters)
         threads = pair.info["threads"]

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from spsbench.base.axes import MODEL
 from spsbench.base.records import Arm
-from spsbench.config.models import ONNXRUNTIME
+from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
 from spsbench.engines.rescore import rows_at_a_time
 from spsbench.models.causal_lm import roomy
 from spsbench.models.memory import (
+    DTYPES,
     available_bytes,
     cache_bytes_per_token,
     computed_width,
     forward_bytes_per_token,
     require_free,
 )
+from spsbench.models.recurrent import state_bytes_of
 
 if TYPE_CHECKING:
     from spsbench.runner.material import Models
@@ -44,6 +46,7 @@ class Room:
         caches: keys and values of the longest sequence, of every row of a batch.
         rows: what is kept of the loops until it is reduced to records, or what reading again takes.
         forward: what a forward of the longest sequence has between its layers.
+        states: running states, of the target after each token of a block where they fit (``planes``).
         sequences: the most that are decoded at once.
         slots: tokens of the longest one.
     """
@@ -54,10 +57,11 @@ class Room:
     forward: int
     sequences: int
     slots: int
+    states: int = 0
 
     @property
     def total(self) -> int:
-        return (self.weights or 0) + self.caches + self.rows + self.forward
+        return (self.weights or 0) + self.caches + self.rows + self.forward + self.states
 
     def sentence(self, device: torch.device) -> str:
         """``needs 18.2 GiB of 79.1 GiB free: weights 16.4 GiB, ...``; empty where either is not known."""
@@ -65,6 +69,7 @@ class Room:
         if free is None or self.weights is None:
             return ""
         parts = {"weights": self.weights, "caches": self.caches, "rows": self.rows, "forward": self.forward}
+        parts |= {"states": self.states} if self.states else {}
         each = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
         return f"needs {_size(self.total)} of {_size(free)} free: {each}"
 
@@ -140,5 +145,28 @@ def room_of(models: Models, arms: Sequence[Arm], slots: int, max_new_tokens: int
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
     room = Room(weights, columns * per_token, max(kept, graph_bytes + read), forward, at_once, slots)
+    once, each_token = _states(models, arms_here, drafts=drafts)
+    room = replace(room, states=once)
+    if each_token:
+        whole, free = replace(room, states=once + each_token), available_bytes(device)
+        room = whole if free is None or whole.total <= free else room
     room.require(device)
     return room
+
+
+_STATES = 3
+"""Of a sequence at least: before the block, now, and the next while it is computed."""
+
+
+def _states(models: Models, arms: Sequence[Arm], *, drafts: bool) -> tuple[int, int]:
+    """Return the bytes of running states where tokens are read again, and what keeping all of them adds."""
+    if models.backend == ONNXRUNTIME:
+        return 0, 0
+    target, draft = (
+        state_bytes_of(source.config, DTYPES.get(Precision(dtype).dtype))
+        for source, dtype in zip((models.source.target, models.source.draft), models.dtypes, strict=True)
+    )
+    k = max((arm.k for arm in arms), default=0)
+    speculates = any(arm.method == "sps" for arm in arms)
+    once = _STATES * (target + (draft if drafts else 0))
+    return once, (k * target if speculates else 0) + (k * draft if drafts else 0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.base.axes import EAGER, RECOMMENDED, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
+from spsbench.base.other_layers import kernels_of_models, planes_left_out, slow_kernels
 from spsbench.base.records import CUTS, SCHEMA_VERSION, Loop, Processing
 from spsbench.parts.external.engine import PeerRun, unequal
 from spsbench.stats.acceptance import acceptance_by_name, disagreement, share_of_optimum
@@ -441,15 +442,19 @@ def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
         if reason in ((info.get("stages") or {}).get(arm) or {}).values():
             continue  # the title says it
         yield f"{arm} ran with the engine eager: {reason}."
-    target = (info.get("models") or {}).get("target") or {}
+    models = info.get("models") or {}
+    target = models.get("target") or {}
+    if slow_layers := slow_kernels(kernels_of_models(models)):
+        yield slow_layers
+    yield from planes_left_out(models)
     identity = info.get("identity") or {}
     left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
     slow = target.get("backend") == "torch" and target.get("dtype") in ("bfloat16", "float16")
     if left_to_it and slow:  # few CPUs compute fast in the checkpoint's 16 bit
         yield (
             f"The models compute in {target['dtype']}, the checkpoint's dtype, over torch. On many CPUs "
-            "--dtype float32, over ONNX Runtime, is several times faster: measure it too before you judge "
-            "the baseline."
+            "--dtype float32 is faster, several times where ONNX Runtime covers both models: measure it too "
+            "before you judge the baseline."
         )
     for arm, reason in (info.get("engines_left_out") or {}).items():
         yield f"{arm} was left out, its engine could not be started: {reason}."

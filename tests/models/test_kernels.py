@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from benchmarks.tiny_types import tiny_config
+from spsbench.base.other_layers import REFERENCE, slow_kernels
 from spsbench.models.causal_lm import built
-from spsbench.models.kernels import REFERENCE, kernels_of, kernels_of_config, slow_kernels
+from spsbench.models.kernels import kernels_of, kernels_of_config
 
 
 def test_a_hybrid_names_the_packages_that_it_lacks() -> None:

@@ -14,10 +14,12 @@ from support.tiny_models import MORE_RECURRENT, RECURRENT, TOKENS, config_of, ma
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
+from spsbench.base.other_layers import planes_left_out
 from spsbench.base.records import SamplingParams
-from spsbench.models import recurrent
+from spsbench.models import pair, recurrent
 from spsbench.models.causal_lm import require_exact_rollback, self_test
-from spsbench.models.recurrent import PLANES, REPLAY, StateCache, StateLayer
+from spsbench.models.pair import _rollback
+from spsbench.models.recurrent import PLANES, REPLAY, StateCache, StateLayer, state_bytes_of
 from spsbench.models.rewind import RewindLayer
 from spsbench.models.source import ModelSource, find, require_generative, require_rollback
 from spsbench.models.torch_lm import TorchLM
@@ -64,6 +66,30 @@ def test_planes_and_replay_are_the_same(architecture: str) -> None:
     model.cache.mechanism = REPLAY
     assert self_test(model).worst < EXACT
     assert model.rolled_back_by == REPLAY
+
+
+@pytest.mark.parametrize("architecture", ["qwen3.5", "minimax", "llama"])
+def test_states_are_counted_before_a_weight_is_loaded(architecture: str) -> None:
+    model = lm_of(architecture, torch.bfloat16)
+    with torch.inference_mode():
+        model.score(torch.arange(5), last=1)
+    counted = state_bytes_of(config_of(architecture), torch.bfloat16)
+    assert counted == model.state_bytes
+    assert (counted > 0) == (architecture != "llama")
+
+
+def test_states_that_do_not_fit_are_read_again_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lm_of("qwen3.5")
+    assert self_test(model).worst < EXACT
+    assert "planes_left_out" not in _rollback(model)
+    monkeypatch.setattr(pair, "available_bytes", lambda device: 15 * model.state_bytes)
+    found = _rollback(model)
+    assert found["rollback"] == REPLAY
+    sentence = " ".join(planes_left_out({"target": found, "draft": {}}))
+    assert sentence.startswith(
+        "The target reads accepted tokens again after a rejection (replay): its states"
+    )
+    assert self_test(model).worst < EXACT
 
 
 def test_a_rollback_before_everything_that_is_kept_reads_from_the_beginning() -> None:

@@ -115,6 +115,18 @@ def test_the_line_names_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.sentence(CPU) == ""
 
 
+def test_states_of_a_whole_block_are_counted_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "state_bytes_of", lambda config, dtype: 1 << 20)
+    free = [1 << 50]
+    monkeypatch.setattr(room, "available_bytes", lambda device: free[0])
+    assert of(ARS).states == 3 << 20
+    whole = of(SPS)
+    assert whole.states == 2 * 3 + 2 * 4 << 20, "both models, before, now and next, and each of K tokens"
+    assert whole.sentence(GPU).endswith(", states 14 MiB")
+    free[0] = whole.total - 1
+    assert of(SPS).states == 6 << 20, "then tokens are read again"
+
+
 @pytest.mark.parametrize(
     ("more", "flag"), [(("--set", "warmup=false"), "--max-new-tokens"), (("--batch", "2"), "--batch")]
 )

@@ -10,6 +10,7 @@ import yaml
 from support.commandline import BRIEF
 from support.device import emulated
 
+from spsbench.base.other_layers import REFERENCE
 from spsbench.base.records import Arm, SamplingParams
 from spsbench.config import RunConfig, resolve
 from spsbench.engines.local import EagerEngine
@@ -117,3 +118,11 @@ def test_an_arm_that_is_no_graph_has_the_reason_in_its_stages() -> None:
     info = {"arms": [], "engine_fallbacks": {arms[1].name: why}}
     assert len([*_of_the_run(info)]) == 1
     assert not [*_of_the_run(info | {"stages": found})]
+
+
+def test_what_computed_layers_other_than_attention_is_said() -> None:
+    kernels = {"mamba-ssm": REFERENCE, "causal-conv1d": "causal-conv1d 1.5"}
+    info = {"arms": [], "models": {"target": {"kernels": kernels, "planes_left_out": "no room"}, "draft": {}}}
+    first, second = _of_the_run(info)
+    assert first.endswith("pip install mamba-ssm.")
+    assert second == "The target reads accepted tokens again after a rejection (replay): no room."

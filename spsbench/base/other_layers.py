@@ -1,0 +1,32 @@
+"""What is said of layers that are not attention: what computes them, and how their states are put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+REFERENCE = "transformers' reference code"
+
+
+def slow_kernels(kernels: Mapping[str, str]) -> str | None:
+    """Return the sentence on packages without which reference code computes; None if none is missing."""
+    packages = sorted(package for package, by in kernels.items() if by == REFERENCE)
+    if not packages:
+        return None
+    return (
+        f"{REFERENCE} computes layers that {' and '.join(packages)} would compute faster, so that times are "
+        f"not those of a served model: pip install {' '.join(packages)}."
+    )
+
+
+def planes_left_out(models: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, of what a run records of its models, why the states of a block were not kept."""
+    for role in ("target", "draft"):
+        if reason := (models.get(role) or {}).get("planes_left_out"):
+            yield f"The {role} reads accepted tokens again after a rejection (replay): {reason}."
+
+
+def kernels_of_models(models: Mapping[str, Any]) -> dict[str, str]:
+    """Return, of what a run records of its models, what computes layers that have several kernels."""
+    found = [(models.get(role) or {}).get("kernels") or {} for role in ("draft", "target")]
+    return {package: by for each in found if isinstance(each, Mapping) for package, by in each.items()}
