@@ -140,7 +140,7 @@ def _other_state(config: Any) -> str | None:
 
     if config.is_encoder_decoder or text_config(config).model_type in OWN_STATE:
         return None
-    stateful = _is_stateful(config)  # its modelling code is read by that, where some have their own layers
+    stateful = is_stateful(config)  # its modelling code is read by that, where some have their own layers
     layers = layers_of(config)
     if layers is None:  # an unusual configuration: the self-test will decide
         return None
@@ -153,7 +153,23 @@ def _other_state(config: Any) -> str | None:
     return None
 
 
-def _is_stateful(config: Any) -> bool:
+def keeps_states(config: Any) -> bool:
+    """Return whether a decoder's memory is more than rows by token: running states, which follow one line."""
+    from spsbench.models.recurrent import OWN_STATE, NotCopyable, RowsByToken, layers_of, parts_of
+
+    if config.is_encoder_decoder:
+        return False
+    if text_config(config).model_type in OWN_STATE:
+        return True
+    try:
+        parts = parts_of(layers_of(config) or [])
+    except NotCopyable:
+        return True
+    return not all(isinstance(part, RowsByToken) for part in parts)
+
+
+def is_stateful(config: Any) -> bool:
+    """Return whether transformers says so of the model, whose assisted generation it then refuses."""
     from transformers import AutoModelForCausalLM
 
     mapping = getattr(AutoModelForCausalLM, "_model_mapping", None)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.base.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
+from spsbench.base.axes import EAGER, MODEL, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
 from spsbench.base.records import CUTS, VERIFICATION_RULE, Arm, Prompt, Sample, SamplingParams, Spec
@@ -18,12 +18,13 @@ from spsbench.config.models import AUTO, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import TaskAndArms, is_lossless, is_peer, task_and_arms
-from spsbench.engines.hf import RULES
+from spsbench.engines.hf import ASSISTED, LOOKUP, RULES
 from spsbench.models.device import resolve_device
 from spsbench.models.memory import Weights
 from spsbench.models.pair import PairSource, find_pair, fitting_weights, pair_backend
 from spsbench.models.placement import Placement
 from spsbench.models.recommended import recommended
+from spsbench.models.source import is_stateful, keeps_states
 from spsbench.parts.external.registry import find_peer
 from spsbench.parts.judge import sandbox_level
 from spsbench.runner.claims import Claim, claims
@@ -392,6 +393,38 @@ def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterat
             f"{source.target.name} is an encoder-decoder, and {widest} sequences at once are for decoders."
         )
         yield "--batch", message, "Give --batch 1."
+    yield from _of_states(source, arms)
+
+
+def _of_states(source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:
+    """(flag, what is wrong, remedy) of what a running state, which follows one line of tokens, excludes."""
+    for model in (source.target, source.draft):
+        of_model = [arm for arm in arms if model is source.target or arm.drafter.name == MODEL]
+        of_model = [arm for arm in of_model if arm.batch > 1 or not is_peer(arm)]
+        if not of_model or not keeps_states(model.config):
+            continue
+        name = f"{model.name} ({model.config.model_type}) keeps a running state"
+        if any(shape_in(arm.drafter) for arm in of_model):
+            yield (
+                "--tree",
+                f"{name}, which has no column for a branch.",
+                "Leave --tree out: drafts are chains.",
+            )
+        if any(arm.sampling.beam is not None for arm in of_model):
+            yield (
+                "--sampling",
+                f"{name}, which has no column for a beam.",
+                "Choose another sampling than beam.",
+            )
+        if any(arm.batch > 1 for arm in of_model):
+            message = f"{name}, and sequences of a batch accept unlike numbers of tokens."
+            yield "--batch", message, "Give --batch 1."
+    if any(arm.engine in (ASSISTED, LOOKUP) for arm in arms) and is_stateful(source.target.config):
+        message = (
+            f"{source.target.name} ({source.target.config.model_type}) keeps a running state, and "
+            "transformers' assisted generation refuses such models."
+        )
+        yield "--engine", message, f"Use --engine {EAGER}."
 
 
 def require_decoder(source: PairSource, engine: str) -> None:

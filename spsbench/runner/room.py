@@ -146,9 +146,10 @@ def room_of(models: Models, arms: Sequence[Arm], slots: int, max_new_tokens: int
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
     room = Room(weights, columns * per_token, max(kept, graph_bytes + read), forward, at_once, slots)
     once, each_token = _states(models, arms_here, drafts=drafts)
-    if once:
-        kept_all, free = replace(room, states=once + each_token), available_bytes(device)
-        room = kept_all if free is None or kept_all.total <= free else replace(room, states=once)
+    room = replace(room, states=once)
+    if each_token:
+        whole, free = replace(room, states=once + each_token), available_bytes(device)
+        room = whole if free is None or whole.total <= free else room
     room.require(device)
     return room
 
