@@ -288,11 +288,9 @@ def body_of(model: Any) -> Any:
     head, body = model.get_output_embeddings(), model.get_decoder()
     if body is model or body is head:
         return getattr(model, "model", model)
-    while head is not None and any(part is head for part in body.modules()):  # a language model within
-        inner = body.get_decoder()
-        if inner is body:
-            return model
-        body = inner
+    if head is not None and any(part is head for part in body.modules()):  # a language model within
+        inner = body_of(body)
+        return model if inner is body else inner
     return body
 
 

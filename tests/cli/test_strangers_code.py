@@ -180,7 +180,7 @@ def test_every_setting_is_in_the_table_or_known_to_be_data() -> None:
     data = """
         arms backend batch chat_template data device device_map dtype extract fixed_length id k limit
         max_new_tokens pair process proof protocol remeasure sampling samples seed shard tag temperature
-        tensor_parallel threads top_k top_p trace tree turns until warmup
+        template_arg tensor_parallel threads top_k top_p trace tree turns until warmup
     """
     fields = {field.title or name for name, field in RunConfig.model_fields.items() if name not in CODE}
     assert fields == {*data.split()}

@@ -57,6 +57,10 @@ class Swapped(TorchLM):
         super().__init__(model)
         self.other = cache
 
+    @property
+    def length(self) -> int:
+        return int(self.other.held.get_seq_length())
+
     def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
         output = self.model(input_ids=tokens[None], past_key_values=self.other.held, use_cache=True)
         logits: torch.Tensor = output.logits[0, -last:]

@@ -241,6 +241,8 @@ def test_a_self_test_that_cannot_run_says_nothing_of_the_architecture(
     model: Any = SimpleNamespace(
         config=config, vocab_size=9, context_window=64, device="cpu", as_prompt=lambda ids: ids, begin=begin
     )
+    model.dtype, model.border = torch.float32, None
+    model.score_uncached = lambda ids, last=None: torch.zeros(len(ids), 9)
     with pytest.raises(SpsbenchError) as caught:
         require_exact_rollback(model, "m")
     assert type(caught.value) is kind

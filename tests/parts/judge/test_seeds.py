@@ -47,7 +47,7 @@ def ways(task_id: str) -> list[str]:
 
 def result(one: Judge, task_id: str, completion: str, seeds: Seeds) -> str:
     problem: dict[str, Any] = read_problems()[task_id]
-    return str(one.judge(problem, completion, 20.0, seeds)["result"])
+    return str(one.judge(problem, completion, 20.0, 20.0, seeds)["result"])
 
 
 @pytest.mark.thorough_but("each")
@@ -109,4 +109,4 @@ def test_a_program_never_meets_the_tests_seed(one: Judge) -> None:
     )
     for looked_for, found in ((seeds.tests, False), (seeds.program, True)):
         asked = {**problem, "test": problem["test"].format(looked_for, found)}
-        assert one.judge(asked, body, 20.0, seeds)["result"] == labels.PASSED
+        assert one.judge(asked, body, 20.0, 20.0, seeds)["result"] == labels.PASSED
