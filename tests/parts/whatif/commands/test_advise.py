@@ -149,7 +149,7 @@ def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> No
 def test_what_may_not_gain_is_not_to_be_used(
     predicted: tuple[float, float | None, float | None], live: Any, first: str
 ) -> None:
-    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False)
+    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False, timed=None)
     best = Candidate(found, Interval(*predicted), Interval(1.0, 1.0, 1.0), 1.0, 1)
     ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
     use = Check(best, live, alarm=False)
@@ -161,7 +161,7 @@ def test_what_may_not_gain_is_not_to_be_used(
 
 
 def test_what_makes_times_doubtful_stands_before_what_follows_from_them() -> None:
-    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False)
+    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False, timed=None)
     best = Candidate(found, Interval(1.4, 0.2, 9.0), Interval(1.0, 1.0, 1.0), 1.0, 1)
     ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
     live: Any = {"ratio": 1.5, "low": 0.9, "high": 1.9}
@@ -171,6 +171,23 @@ def test_what_makes_times_doubtful_stands_before_what_follows_from_them() -> Non
     Console(file=file, width=200).print(advice_screen("xsum", "nucleus", advice, [use], use, None))
     begin = [line.split(" others took ")[-1][:10] for line in file.getvalue().splitlines()[2:6]]
     assert begin == ["31%.", "No clear g", "75%.", "Measured l"]
+
+
+def test_an_engine_that_keeps_states_is_told_of_where_tokens_are_read_again() -> None:
+    def screen(again: float | None) -> str:
+        timed = SimpleNamespace(mean_s=lambda: 0.1)
+        cell: Any = SimpleNamespace(name="lookup", k=3)
+        found: Any = SimpleNamespace(cell=cell, name="lookup", tree=False, timed=timed, reading_again=again)
+        best = Candidate(found, Interval(1.4, 1.2, 1.6), Interval(1.0, 1.0, 1.0), 1.0, 1)
+        ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
+        use = Check(best, None, alarm=False)
+        advice = Advice(best, (ars,), (), ("a",), ("b",), None, ())
+        file = io.StringIO()
+        Console(file=file, width=200).print(advice_screen("xsum", "nucleus", advice, [], use, None))
+        return file.getvalue()
+
+    assert "keeps its states would take 20% less time a token: lookup, K=3." in screen(0.2)
+    assert "keeps its states" not in screen(None)
 
 
 def test_times_that_are_not_to_be_trusted_agree_with_no_prediction() -> None:
