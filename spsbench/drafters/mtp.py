@@ -77,22 +77,20 @@ def _require_made_for(folder: Path, target: ModelSource) -> None:
     told = read_config_file(folder / CONFIG, _FLAG) or {}
     layer, text = told.get(LAYER), text_config(target.config)
     for field in ("hidden_size", "vocab_size"):
-        made, theirs = layer.get(field) if isinstance(layer, dict) else None, getattr(text, field)
-        if made is not None and made != theirs:
-            raise UsageError(
-                f"{folder} was made for a target with {field} {as_typed(made)}; this target has {theirs}.",
-                flag=_FLAG,
-                remedy="Choose that target, or the modules of this one.",
-            )
+        made = layer.get(field) if isinstance(layer, dict) else None
+        _require_same(folder, field, made, getattr(text, field))
 
 
 def _require_embedding(folder: Path, target: TorchLM) -> None:
     """Refuse modules of another target by its embedding, where their folder has kept its hash."""
-    made = (read_config_file(folder / CONFIG, _FLAG) or {}).get(FINGERPRINT)
-    if made and made != target.embedding_fingerprint():
+    if made := (read_config_file(folder / CONFIG, _FLAG) or {}).get(FINGERPRINT):
+        _require_same(folder, "the embedding", made, target.embedding_fingerprint())
+
+
+def _require_same(folder: Path, what: str, made: object, theirs: object) -> None:
+    if made is not None and made != theirs:
         raise UsageError(
-            f"{folder} was made for a target with the embedding {as_typed(made)}; this target has"
-            f" {target.embedding_fingerprint()}.",
+            f"{folder} was made for a target with {what} {as_typed(made)}; this target has {theirs}.",
             flag=_FLAG,
             remedy="Choose that target, or the modules of this one.",
         )

@@ -228,14 +228,18 @@ class Tokenizer:
     def unused_in(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[str]:
         """Return which of tools, calls of tools and names the template does not write: text is the same
         without."""
-        found = list[str]()
-        for name, (fewer, fewer_tools) in _without(self._put(messages), tools):
+        put, found = self._put(messages), list[str]()
+        parts = list(_without(put, tools))
+        try:
+            written = self._rendered(put, add_generation_prompt=True, **_tools(tools)) if parts else ""
+        except Exception:  # a template may raise an exception of any type: what it refuses it looks at
+            return found
+        for name, (fewer, fewer_tools) in parts:
             try:
-                with_it = self._rendered(self._put(messages), add_generation_prompt=True, **_tools(tools))
                 without = self._rendered(fewer, add_generation_prompt=True, **_tools(fewer_tools))
-            except Exception:  # a template may raise an exception of any type: what it refuses it looks at
+            except Exception:
                 continue
-            found += [name] if with_it == without else []
+            found += [name] if written == without else []
         return found
 
     def _puts(self, role: str) -> bool:
