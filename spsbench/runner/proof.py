@@ -105,7 +105,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
         sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
         evidence = evidence.followed_by(read)
-        del reading, drawn  # the next part takes their place
+        del reading, drawn, logits  # the next part takes their place
     sums = rescore.rescored(sums)
     for rows in comparisons:
         sums |= rows.sums()

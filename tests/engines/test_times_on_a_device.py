@@ -79,7 +79,7 @@ def test_events_add_no_wait(engine: str, monkeypatch: pytest.MonkeyPatch) -> Non
         made = on_device(engine)
         generated(made, [4])
         with_events = waits_of(device, made)
-        monkeypatch.setattr(local, "stopwatch_of", lambda _, clock: Stopwatch(clock))
+        monkeypatch.setattr(local, "stopwatch_of", lambda _, clock, **phases: Stopwatch(clock, **phases))
         assert waits_of(device, made) == with_events
 
 
@@ -103,7 +103,7 @@ def test_the_last_row_of_a_wave_is_charged_what_the_first_is(
         return last / first
 
     assert 1 / 1.1 < last_over_first() < 1.1
-    monkeypatch.setattr(local, "stopwatch_of", lambda _, clock: Stopwatch(clock))
+    monkeypatch.setattr(local, "stopwatch_of", lambda _, clock, **phases: Stopwatch(clock, **phases))
     monkeypatch.setattr(StagedBatch, "shared", ("draft", "verify"))
     monkeypatch.setattr(BatchArS, "__init__", DecodingBatch.__init__)
     assert last_over_first() > 1.5

@@ -139,7 +139,9 @@ class Scene:
 
     def _sentinel(self, user: int) -> subprocess.Popen[bytes]:
         given: dict[str, Any] = {"user": user, "group": user, "extra_groups": []} if os.geteuid() == 0 else {}
-        return subprocess.Popen(["sleep", "600"], **given)
+        # By its own path: folders of the PATH may be closed to another user.
+        sleep = Path(shutil.which("sleep") or "sleep").resolve()
+        return subprocess.Popen([sleep, "600"], **given)
 
     @property
     def facts(self) -> dict[str, Any]:
