@@ -46,7 +46,7 @@ _TIE = {"float32": 1e-4, "bfloat16": 0.1}
 
 
 def tokenizer() -> Any:
-    """Return a byte-level tokenizer with BOS and EOS."""
+    """Return a byte-level tokenizer with BOS, EOS and the token that transformers adds for Qwen's types."""
     import tokenizers
     import transformers
     from tokenizers import decoders, models, pre_tokenizers
@@ -55,7 +55,7 @@ def tokenizer() -> Any:
     core = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
-    core.add_special_tokens(["<s>", "</s>"])
+    core.add_special_tokens(["<s>", "</s>", "<|endoftext|>"])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<s>", eos_token="</s>", clean_up_tokenization_spaces=False
     )
@@ -155,11 +155,11 @@ def uncached(model: Any, prompt: Sequence[int], dtype: str) -> tuple[list[int], 
     """Return greedy tokens of transformers without a cache, and each one's lead over the next best."""
     import torch
 
-    if model.dtype != getattr(torch, dtype):  # as a checkpoint is read: some keep parts of theirs in float32
-        own = model.config
-        with TemporaryDirectory() as folder:
-            model.save_pretrained(folder)
-            model = type(model).from_pretrained(folder, config=own, dtype=getattr(torch, dtype)).eval()
+    # As a checkpoint is read: some keep parts of theirs in float32, some compute tables that were saved.
+    own = model.config
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        model = type(model).from_pretrained(folder, config=own, dtype=getattr(torch, dtype)).eval()
     encoder_decoder = model.config.is_encoder_decoder
     forced = model.generation_config.forced_bos_token_id if encoder_decoder else None
     ids = [START, *([] if forced is None else [forced])] if encoder_decoder else list(prompt)

@@ -10,8 +10,8 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-VOCABULARY, PADDING, START = 258, 256, 256
-"""Of the byte-level tokenizer: a token per byte, then BOS and EOS."""
+VOCABULARY, PADDING, START, END = 259, 256, 256, 257
+"""Of the byte-level tokenizer: a token per byte, then BOS, EOS and one for padding."""
 
 WINDOW = 16
 _LAYERS = 2
@@ -122,7 +122,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "text_config.layer_types": ["conv", "conv", "full_attention", "conv"],
         "text_config.num_hidden_layers": 4,
     },
-    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
     "xmod": {"default_language": "en_XX"},
@@ -187,7 +187,11 @@ _OWN: dict[str, dict[str, Any]] = {
         "text_config.mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
     },
     "ernie4_5_vl_moe": {"text_config.rope_parameters": _SECTIONS | {"mrope_section": [3, 3, 2]}},
-    "granite4_vision": {"deepstack_layer_map": []},
+    "granite4_vision": {
+        "deepstack_layer_map": [],
+        "downsample_rate": "4/8",
+        "vision_config.hidden_size": 64,
+    },
     "mistral4": {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": DROPPED, "qk_head_dim": DROPPED},
     "blt": {"encoder_hash_byte_group_vocab": 100},
 }
@@ -198,7 +202,7 @@ def tiny_settings(kind: str) -> dict[str, Any]:
     """Return the shrunk settings of a type, as its configuration class takes them."""
     from transformers import CONFIG_MAPPING
 
-    kind, _, is_decoder = kind.partition(DECODER)
+    kind, is_decoder, _ = kind.partition(DECODER)
     try:
         settings = CONFIG_MAPPING[kind]().to_dict()
     except Exception:  # a default that its own class refuses
@@ -302,9 +306,9 @@ def _small_rope(value: Mapping[str, Any]) -> dict[str, Any]:
 def _small_token(name: str, value: Any) -> Any:
     """Return an id of the small vocabulary; images' and sounds' lie behind it, so that no text holds one."""
     if name == "eos_token_id" or name.startswith("forced_"):
-        return VOCABULARY - 1
+        return END
     if name in ("bos_token_id", "decoder_start_token_id", "pad_token_id", "sep_token_id", "cls_token_id"):
-        return VOCABULARY - 2
+        return PADDING
     return value if value < 0 else 0
 
 

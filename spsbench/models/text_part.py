@@ -143,17 +143,24 @@ def why_no_text(config: Any) -> str | None:
     if beside:
         return f"its forward takes no text without {' and '.join(beside)}"
     try:
+        with torch.device("meta"):
+            model = found._from_config(config, dtype=torch.float32).eval()
+    except Exception as error:
+        return f"transformers cannot build it ({type(error).__name__}: {_first_line(error)})"
+    try:
         with torch.device("meta"), torch.inference_mode():
-            found._from_config(config, dtype=torch.float32).eval()(
-                input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=False
-            )
+            model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=False)
     except NeedsTower as error:
         return error.message.rstrip(".")
     except (ValueError, TypeError, AttributeError, ImportError) as error:
-        return f"a forward of text alone fails: {str(error).strip().splitlines()[0].rstrip('.')}"
+        return f"a forward of text alone fails: {_first_line(error)}"
     except Exception:  # what a tensor without memory cannot do
         return None
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "").rstrip(".")
 
 
 class WithoutTowers:

@@ -21,7 +21,7 @@ from spsbench.parts.verify import analytic, outputs, parts
 from spsbench.parts.verify.controls import CONTROLS, SHARED, planted, planted_everywhere
 from spsbench.parts.verify.draft_faults import FAULTS as DRAFT_FAULTS
 from spsbench.parts.verify.draft_faults import RIGHT as TWINS
-from spsbench.parts.verify.effort import FAULTS, Effort, Sizes
+from spsbench.parts.verify.effort import FAULTS, SKIPPED, Effort, Sizes
 from spsbench.parts.verify.subject import SamplerUnderTest
 from spsbench.parts.verify.tree_faults import FAULTS as FAULTS_OF_TREES
 from spsbench.parts.verify.verification import control_matrix, decided_by_more, findings, row_difference
@@ -83,6 +83,20 @@ def test_the_real_sampler_passes(
     assert [f.test for f in found if not f.passed] == []
     assert [f.test for f in found if f.unjudged] == []
     assert len(found) == (10 if sampling.greedy else 11)
+
+
+def test_the_analysis_judges_nothing_where_rounding_decides_every_nucleus(
+    subject: SamplerUnderTest, prompts: list[list[int]]
+) -> None:
+    """Of 24 tokens that are nearly as probable, 18 have the mass 0.75."""
+    flat = copy.deepcopy(subject.target.reference().model)
+    flat.lm_head.weight.data *= 1e-4
+    same = TorchLM(flat)
+    undecided = replace(subject, target=same, draft=same.twin(), sampling=SamplingParams(top_p=0.75))
+    found = analytic.analytic(undecided, prompts[:1])
+    assert (found.passed, found.unjudged) == (True, SKIPPED)
+    clear = analytic.analytic(replace(undecided, sampling=SamplingParams(top_p=0.77)), prompts[:1])
+    assert (clear.passed, clear.unjudged) == (True, "")
 
 
 @pytest.mark.thorough
