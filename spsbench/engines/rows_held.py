@@ -16,6 +16,9 @@ as their loops did.
 Both readings are the model's own. That its forward behind a cache is its forward, the self-test says when it
 is loaded; a reading which is farther from the uncached one than that test grants explains nothing, unless
 experts or keys were chosen otherwise before.
+
+A token that still has probability 0 is looked up once more in a forward without a cache of the text before it
+alone: nothing of the loops is in that one, and it rounds otherwise than the forward of the whole text.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ from spsbench.models.witness import ReadBlock, even_blocks
 
 _IN_BLOCKS = 16
 """Tokens of each text that are read in blocks: a forward each at a width of 1."""
+
+_ALONE = 8
+"""Tokens of probability 0 in one text, at most, that are looked at alone: rounding does not make more."""
 
 _SUSPECT = TOO_FAR / 2
 """A text this many times farther off than rounding is read a second time.
@@ -96,13 +102,13 @@ class _Reading(NamedTuple):
 
     Attributes:
         rows: the loops' rows held against it.
-        possible: how many of the tokens of probability 0 have one there.
+        possible: the places of those tokens of probability 0 that have one there.
         explains: [n] whether only rounding lies between it and the first reading, at each position.
         choices: how often something was chosen otherwise than in the first reading, see ``_turned``.
     """
 
     rows: _Row
-    possible: int
+    possible: list[int]
     explains: Tensor
     choices: Sums
 
@@ -190,16 +196,20 @@ class RowsHeld:
             sums |= self._measured()
         if self._is_precise:
             sums["_beyond"] = float(rows.beyond.sum())
+        explained = list[int]()
         if self._is_suspect(sums) and (again := self._read_again()) is not None:
             sums |= again.choices if "_chosen" not in sums else {}
             explains = again.explains[rows.places]
             nearer = torch.minimum(rows.distance, again.rows.distance)
             sums["_again"] = sums[""]
             sums["_explained"] = float((rows.distance - nearer)[explains].sum())
-            sums["_possible"] = float(again.possible)
+            explained += again.possible
             if self._is_precise:
                 sums["_cleared"] = float((rows.beyond & explains & ~again.rows.beyond).sum())
                 sums["_beyond"] -= sums["_cleared"]
+        if self._impossible:
+            left = [place for place in self._impossible if place not in explained]
+            sums["_possible"] = float(len(explained) + len(self._possible_alone(left)))
         return {f"{DECIDED}_rows_{self._role}{name}": value for name, value in sums.items()}
 
     def _measured(self) -> Sums:
@@ -289,8 +299,23 @@ class RowsHeld:
         if turned is not None:  # what was chosen otherwise moves all rows after it
             after = turned.int().cummax(0).values.bool()[before - 1 :]
             explains[: len(after)] |= after
-        granted = [ok and bool(explains[place]) for ok, place in zip(allowed, self._impossible, strict=True)]
-        return _Reading(held, sum(granted), explains, _turned(whole_choices, choices, n))
+        places = zip(allowed, self._impossible, strict=True)
+        granted = [place for is_allowed, place in places if is_allowed and explains[place]]
+        return _Reading(held, granted, explains, _turned(whole_choices, choices, n))
+
+    def _possible_alone(self, places: Sequence[int]) -> list[int]:
+        """Return those places whose token a forward of the text before it, without a cache, allows."""
+        if len(places) > _ALONE:
+            return []
+        found = []
+        for place in places:
+            ids = [*self._prompt, *self._tokens[:place]]
+            row = self._model.score_uncached(torch.tensor(ids, device=self._model.device), last=1)
+            logits = with_history(row, self._sampling.history, ids, len(self._prompt))
+            token = torch.tensor([self._tokens[place]], device=logits.device)
+            if bool(possible(logits, token, self._sampling, self._model.dtype)):
+                found.append(place)
+        return found
 
     def _possible(self, first: int, logits: Tensor) -> list[bool]:
         """Return of the tokens of probability 0, from ``first`` on, whether these logits allow each."""

@@ -212,6 +212,35 @@ def test_an_impossible_token_is_looked_up_in_the_second_reading() -> None:
     assert possible([*generation.tokens[:-1], int(reading.logits[-1].argmin())]) == NEW - 1
 
 
+def test_a_token_that_no_block_explains_is_looked_up_in_the_text_before_it_alone() -> None:
+    """The forward behind a cache takes no part, however wrong it is; many such tokens are no rounding."""
+    models, request = pair(), asked(3, NUCLEUS)
+    generation = written(models, request)
+    reading = teacher_force(*models, request.prompt_ids, generation.tokens, NUCLEUS)
+    right = models[0].model.forward
+
+    def forward(*args: Any, **given: Any) -> Any:
+        output = right(*args, **given)
+        if given.get("past_key_values") is not None:
+            output.logits = -output.logits
+        return output
+
+    def explained(tokens: list[int], count: int) -> float:
+        impossible = torch.arange(NEW) >= NEW - count
+        text = replace(generation, tokens=tokens)
+        assert text.kept_rows is not None
+        given = (text, replace(reading, impossible=impossible), request.prompt_ids, K, request.seed)
+        with patch.object(models[0].model, "forward", forward):
+            sums = rows_held.rows_held_against("target", models[0], text.kept_rows.target, *given)
+        return sums["decisions_rows_target_possible"]
+
+    tokens = generation.tokens
+    assert explained(tokens, 2) == 2
+    assert explained([*tokens[:-1], int(reading.logits[-1].argmin())], 2) == 1
+    assert NEW > rows_held._ALONE
+    assert explained(tokens, rows_held._ALONE + 1) == 0
+
+
 def test_choices_compare_sets_and_know_an_index_by_its_keys() -> None:
     def read(blocks: list[int], experts: torch.Tensor, keys: torch.Tensor) -> Choices:
         choices, start = Choices(), 0
