@@ -188,6 +188,7 @@ _OWN: dict[str, dict[str, Any]] = {
     },
     "ernie4_5_vl_moe": {"text_config.rope_parameters": _SECTIONS | {"mrope_section": [3, 3, 2]}},
     "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "4/8", "vision_config.hidden_size": 64},
+    "perception_lm": {"vision_config.model_args": {"embed_dim": 32}},
     "mistral4": {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": DROPPED, "qk_head_dim": DROPPED},
     "blt": {"encoder_hash_byte_group_vocab": 100},
 }

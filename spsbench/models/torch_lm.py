@@ -288,6 +288,8 @@ def body_of(model: Any) -> Any:
     head, body = model.get_output_embeddings(), model.get_decoder()
     if body is model or body is head:
         return getattr(model, "model", model)
+    if head is None and hasattr(body, "get_output_embeddings"):  # not declared either
+        head = body.get_output_embeddings()
     if head is not None and any(part is head for part in body.modules()):  # a language model within
         inner = body_of(body)
         return model if inner is body else inner

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from support.commandline import BRIEF, Cli, Result, journal
 
+from benchmarks.architectures import saved
 from spsbench.base.errors import SpsbenchError
 from spsbench.models import memory
+from spsbench.runner import material
 
 conditions = importlib.import_module("spsbench.runner.conditions")
 FLAGS = (*BRIEF, "--max-new-tokens", "6", "--set", "warmup=false", "--set", "trace=0", "--quiet")
@@ -125,6 +127,25 @@ def test_other_versions_are_refused(
     assert "torch: " in refused.err
     assert "-> 9.9" in refused.err
     assert "-> Z80" in refused.err
+
+
+@pytest.mark.thorough
+def test_other_kernels_of_a_hybrid_are_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ``pip install causal-conv1d``: times would be those of another model."""
+    target, draft, _ = saved("lfm2", tmp_path)
+    own = ("run", "xsum", "--target", target, "--draft", draft, "--backend", "torch", "--no-score")
+    asked = (*own, *FLAGS, "--out", tmp_path / "run")
+    assert cli(*asked, "--limit", "1").code == 0
+    assert recorded(tmp_path / "run")["conditions"][0]["layer_kernels"] == {
+        "causal-conv1d": "transformers' reference code"
+    }
+    monkeypatch.setattr(material, "kernels_of_config", lambda config: {"causal-conv1d": "causal-conv1d 1.5"})
+    refused = cli(*asked, "--limit", "2")
+    assert refused.code == 2
+    assert "causal-conv1d 1.5" in refused.err
+    assert "--allow-mixed" in refused.err
 
 
 def test_what_is_finished_is_no_matter_of_conditions(

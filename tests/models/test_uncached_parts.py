@@ -20,7 +20,8 @@ LENGTH, LAST, ROWS = 50, 37, 8
 
 def forwards(model: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[int], int]:
     """Logits at once and by parts; rows that the head had at a time, and how often the body ran."""
-    head, body = model.model.get_output_embeddings(), body_of(model.model)
+    head = model.model.get_output_embeddings() or model.model.get_decoder().get_output_embeddings()
+    body = body_of(model.model)
     sizes, runs = list[int](), list[int]()
     with torch.inference_mode():
         whole = model.score_uncached(tokens, last=LAST)
@@ -83,10 +84,11 @@ def test_two_readings_of_one_model_go_beside_each_other() -> None:
             assert torch.allclose(torch.cat(parts), torch.cat(list(expected)), atol=1e-4)
 
 
-def test_a_language_model_within_is_no_body() -> None:
-    """Llama 4's wrapper holds a whole language model, whose head would be within what runs once."""
+@pytest.mark.parametrize("architecture", ["llama4", "nemotron_h_omni"])
+def test_a_language_model_within_is_no_body(architecture: str) -> None:
+    """A whole language model, whose head would be within what runs once; Nemotron's tells of no head."""
     whole, parts, sizes, runs = forwards(
-        TorchLM(built(tiny_config("llama4"), torch.float32).eval()), tokens()
+        TorchLM(built(tiny_config(architecture), torch.float32).eval()), tokens()
     )
     assert torch.allclose(parts, whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
     assert (max(sizes), sum(sizes), runs) == (ROWS, LAST, 1)
