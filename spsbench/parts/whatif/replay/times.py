@@ -157,8 +157,9 @@ class LoopTimes:
         spread = sums(warm, x * x) / total - mean_x**2
         level = spread < 1e-6  # one context alone, in tokens
         slope = (sums(warm, x * y) / total - mean_x * mean_y) / np.where(level, 1.0, spread)
-        # More to attend to is never faster: a falling line is noise.
-        slope = np.where(level, 0.0, np.maximum(slope, 0.0))
+        # More to attend to is never faster, and no loop takes less than nothing: such lines are noise.
+        steepest = mean_y / np.maximum(mean_x + centre, 1.0)
+        slope = np.where(level, 0.0, np.clip(slope, 0.0, steepest))
         at_zero = mean_y - slope * (mean_x + centre)
         cold = np.zeros((len(counts), COLD))
         for place in range(COLD):

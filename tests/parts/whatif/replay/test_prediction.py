@@ -43,6 +43,14 @@ def test_a_line_is_found_and_a_falling_one_is_taken_as_level() -> None:
     assert 0.01 < level < 0.02
 
 
+def test_a_line_through_less_than_nothing_is_taken_through_zero() -> None:
+    """Else a resample of few and disturbed rounds gives a negative time, and a speedup below zero."""
+    found = times(-0.01, 1e-3)
+    at_zero, slope = line(found)
+    assert at_zero == pytest.approx(0.0, abs=1e-12)
+    assert slope == pytest.approx(found.seconds.mean() / found.contexts.mean())
+
+
 def test_a_round_that_does_not_count_has_no_say() -> None:
     found = times(0.02, 1e-4)
     found.seconds[found.rounds == 3] += 1.0
