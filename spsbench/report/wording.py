@@ -95,9 +95,9 @@ def speedup(value: RatioInterval | None) -> str:
 
 
 def share_of_optimum(row: Row) -> str:
-    """``97.8% [97.1, 98.4]``, or a dash."""
+    """``97.8% [97.1, 98.4]``, or a dash; an end that a few prompts leave open is ``>1000``."""
     found = row.get("share_of_optimum")
-    ends = brackets(found, lambda share: f"{100 * share:.1f}")
+    ends = brackets(found, lambda share: f"{100 * share:.1f}" if share < 10.0 else ">1000")
     return NOTHING if found is None else f"{found['ratio']:.1%}{ends}"
 
 

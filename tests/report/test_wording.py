@@ -101,3 +101,9 @@ def test_a_cell_is_one_line_without_control_characters() -> None:
 def test_a_fence_outlasts_the_backticks_inside() -> None:
     assert fence("run ```` x") == ["`````", "run ```` x", "`````"]
     assert fence("run") == ["```", "run", "```"]
+
+
+def test_a_share_of_the_optimum_that_few_prompts_leave_open_has_no_upper_number() -> None:
+    found = {"ratio": 2.957, "low": 0.0004, "high": 1_109_309.7}
+    assert wording.share_of_optimum({"share_of_optimum": found}) == "295.7% [0.0, >1000]"
+    assert wording.share_of_optimum({"share_of_optimum": found | {"high": 9.999}}) == "295.7% [0.0, 999.9]"
