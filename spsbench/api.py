@@ -84,7 +84,7 @@ class Run:
     def verdict(self) -> list[str]:
         """Does it pay, and with which arm: as on the screen, one text for each sampling and batch size.
 
-        Alarms of losslessness come first, then what others took of the times. It is empty where
+        Alarms of losslessness come first, then CPU contention in the times. It is empty where
         nothing was compared with ArS.
         """
         answers = [f"{answer} {beside}".strip() for answer, beside in verdicts(self.summary)]

@@ -457,7 +457,7 @@ class RunConfig(Limits):
         score: whether outputs are scored; ``unsafe`` runs programs even where no sandbox holds.
         until: ``ci=X%``: stop when every speedup is known to X% of its value; a time: after so much
             measuring; ``ci=X%,5min``: at the first of both.
-        remeasure_s: time again for so many seconds what others disturbed; None: as long as it took before.
+        remeasure_s: time again for so many seconds what CPU contention disturbed; None: as long as before.
     """
 
     @model_validator(mode="before")

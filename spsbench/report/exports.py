@@ -52,7 +52,7 @@ def to_latex(runs: Sequence[Measured]) -> str:
     """Return two tables a run: results, in the shape of Table 1 of Chen et al. 2023, and acceptance.
 
     They need ``\\usepackage{booktabs}``. Comments say which run and version they come from, whether the
-    data is synthetic, and what others took of the times.
+    data is synthetic, and CPU contention in the times.
     """
     return "\n".join(_run(measured) for measured in runs)
 

@@ -228,7 +228,7 @@ def _version(run: Run) -> str | None:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """Return what must stand beside the numbers everywhere: alarms, and what others took of the times."""
+    """Return what must stand beside the numbers everywhere: alarms, and CPU contention in the times."""
     return [*judgement.alarms(summary), *disturbance(summary)]
 
 
@@ -240,7 +240,8 @@ def taken_again(summary: Summary) -> list[str]:
     total, sentences = remeasured["timings"], []
     if remeasured["replaced"]:
         sentences.append(
-            f"{remeasured['replaced']} of {total} timings were disturbed by others and were taken again."
+            f"{remeasured['replaced']} of {total} timings were disturbed by CPU contention and were taken "
+            "again."
         )
     if remeasured["again"] >= total:
         times = 1 + remeasured["again"] / total

@@ -199,7 +199,7 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     one_draw = " It does not hold how the machine's speed changes with time."
     interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
     if run.get("interval") == OVER_TIME:
-        others = " and what others took" if disturbed_because(summary) else ""
+        others = " and CPU contention" if disturbed_because(summary) else ""
         whose = "the shards'" if run.get("shards") else "the run's"
         interval = (
             f"a jackknife over prompts, paired (Student's t), with the spread of {whose} fifths by time"
@@ -222,7 +222,7 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
 
 
 def _taken(summary: Summary) -> list[str]:
-    return [f"What others took: {reason}." for reason in disturbed_because(summary)]
+    return [f"CPU contention: {reason}." for reason in disturbed_because(summary)]
 
 
 def _environment(summary: Summary, run: Run) -> list[str]:

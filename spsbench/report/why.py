@@ -74,11 +74,12 @@ def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") 
     if (leaning := verdict.get("leaning")) is not None:
         likely = _LIKELY.get(leaning, "No clear gain")
         about = f"{name} ran about {wording.times(verdict['speedup']['ratio'])} per token"
-        return f"{likely}{where}: {about}; others took {judgement.share(verdict['lost_share'])} of the time."
+        lost = judgement.share(verdict["lost_share"])
+        return f"{likely}{where}: {about}; CPU contention took {lost} of the time."
     if verdict["outcome"] == "unclear" and "lost_share" in verdict:
-        taken = f"others took {judgement.share(verdict['lost_share'])} of the time"
+        taken = f"CPU contention took {judgement.share(verdict['lost_share'])} of the time"
         ran = f"{_fastest(verdict)} ran about {wording.times(verdict['speedup']['ratio'])} per token"
-        none = verdict["speedup"]["low"] is None and verdict["lost_share"] < 1.0  # not for what others took
+        none = verdict["speedup"]["low"] is None and verdict["lost_share"] < 1.0  # not for CPU contention
         fewer = _too_few(verdict, more) or (_unclear(verdict, more) if none else "")
         return f"No clear gain{where}: {ran}; {taken}.{fewer}"
     if verdict["outcome"] == "pays":
@@ -91,7 +92,7 @@ def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") 
 def details(verdict: SpeedVerdict) -> str:
     """Which arms are as good, the largest loss, and what choosing on other prompts gave."""
     if verdict["outcome"] == "unclear" and "lost_share" in verdict:
-        return ""  # what others took is no reason of an arm's
+        return ""  # CPU contention is no reason of an arm's
     parts = [_alike(verdict)]
     ks = [other["k"] for other in verdict["others"]]
     if verdict["outcome"] == "pays" and _only_k(verdict) and verdict["k"] >= max(ks):

@@ -245,7 +245,7 @@ class _Timer:
             rule.note(store, ended=True)
 
     def measure_again(self, watcher: Watcher) -> None:
-        """Time again what others disturbed, and all of a short run."""
+        """Time again what CPU contention disturbed, and all of a short run."""
         Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:

@@ -1,7 +1,7 @@
-"""Time again what others disturbed, and a run that is shorter than what a machine's state lasts.
+"""Time again what CPU contention disturbed, and a run that is shorter than what a machine's state lasts.
 
 A sequence is deterministic, so a further timing of it is a timing of the same work. What counts is decided
-by what others took meanwhile (``store.timings``). How fast a machine is also changes within tens of seconds
+by CPU contention meanwhile (``store.timings``). How fast a machine is also changes within tens of seconds
 by what no counter shows, its neighbours' memory traffic for one: a run of a few seconds meets one such
 state, and is timed until it has met several, which its interval then holds (``stats.certainty``; decision
 0048).

@@ -1,4 +1,4 @@
-"""What the interval of a speedup holds: prompts, stretches of time, and what others took.
+"""What the interval of a speedup holds: prompts, stretches of time, and CPU contention.
 
 **Prompts** are one source of error, by the jackknife (``speedup``). **Time** is another: how fast a
 machine is for either arm changes within tens of seconds by what no counter shows, and the more slowly the
@@ -50,7 +50,7 @@ class Certainty:
     Attributes:
         anytime: they are those of a confidence sequence, see ``paired_speedup``; time is not in them.
         over_time: time is in them.
-        lost: by arm the share of its time that others took, of arms for which that is to be held.
+        lost: by arm the share of its time that CPU contention took, of arms for which that is to be held.
     """
 
     anytime: bool = False
@@ -66,7 +66,7 @@ class Certainty:
     def interval(
         self, speedup: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
     ) -> RatioInterval | None:
-        """Widen the interval of ``undisturbed`` by what others took of the two, as in ``summary.json``."""
+        """Widen the interval of ``undisturbed`` by CPU contention of the two, as in ``summary.json``."""
         if speedup is None or baseline is None or not len(baseline) or not len(arm):
             return shown(speedup)
         return shown(self.widened(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
@@ -74,7 +74,7 @@ class Certainty:
     def undisturbed(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> Speedup | None:
-        """Return the speedup as if what others took had cost nothing."""
+        """Return the speedup as if CPU contention had cost nothing."""
         if baseline is None:
             return None
         speedup = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
@@ -84,7 +84,7 @@ class Certainty:
         return with_error(speedup, time_half_width(baseline, arm))
 
     def widened(self, speedup: Speedup, baseline: str, arm: str) -> Speedup:
-        """Return the interval with what others took: at worst all of it delayed only one of the two."""
+        """Return the interval with CPU contention: at worst all of it delayed only one of the two."""
         ends = speedup.low, speedup.high
         return Speedup(speedup.ratio, *hidden(ends, self.lost.get(baseline, 0.0), self.lost.get(arm, 0.0)))
 

@@ -337,7 +337,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     lost = [contention(side.samples, side.run) for side in (a, b)]
     held = [
-        f"intervals hold what others took of {side.name}: {'; '.join(taken['reasons'])}"
+        f"intervals hold CPU contention of {side.name}: {'; '.join(taken['reasons'])}"
         for side, taken in zip((a, b), lost, strict=True)
         if taken["reasons"]
     ]
@@ -447,7 +447,7 @@ def _arm(
     plain = speedup_over_prompts(times)
     if plain is None:
         return None
-    # B's time over A's: what others took of B may hide that B is faster, and of A that A is.
+    # B's time over A's: CPU contention of B may hide that B is faster, and of A that A is.
     low, high = hidden((plain.low, plain.high), shares[1].get(its, 0.0), shares[0].get(name, 0.0))
     return {
         **entry,

@@ -1,6 +1,6 @@
 """What to know before believing a table: warnings, gates, other load, mixed conditions and workers.
 
-What others took of the timings that count is held by every interval (``certainty``), once it is more than a
+CPU contention of the timings that count is held by every interval (``certainty``), once it is more than a
 small share. Then a verdict stands where the wider interval decides, and nothing is judged where it does not.
 """
 
@@ -209,7 +209,7 @@ _SEEN_S = 0.005
 
 
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
-    """Return how much of the measured time others took; null where the machine did not record it.
+    """Return how much of the measured time CPU contention took; null where the machine did not record it.
 
     Measured are the seconds of the machine: in a batch not those that a sequence is charged with.
     """
@@ -256,7 +256,7 @@ def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float |
 
 
 def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float] = MOST) -> list[str]:
-    """Return sentences on what others took of each second measured, where that is above ``most``."""
+    """Return sentences on CPU contention in each second measured, where that is above ``most``."""
     taken = {
         name: share for name, share in shares.items() if share is not None and share > most.get(name, 0.0)
     }
@@ -267,17 +267,17 @@ def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float]
 
 
 def disturbed_because(summary: Summary) -> list[str]:
-    """Return what others took of a run, under any of its conditions, if its intervals include it."""
+    """Return CPU contention of a run, under any of its conditions, if its intervals include it."""
     return list(dict.fromkeys(reason for part in _contentions(summary) for reason in part["reasons"]))
 
 
 def lost_share(summary: Summary) -> float:
-    """Return the largest share of an arm's time that others took, where intervals hold it; else 0."""
+    """Return the largest share of an arm's time that CPU contention took, where intervals hold it; else 0."""
     return max((_lost_shares(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
 
 
 def _contentions(summary: Summary) -> list[Contention]:
-    """Return what others took under each of a run's conditions, as far as its version recorded it."""
+    """Return CPU contention under each of a run's conditions, as far as its version recorded it."""
     parts = [entry.get("contention") for entry in summary.get("conditions") or []]
     return [part for part in parts or [summary.get("contention")] if part]
 
@@ -298,7 +298,7 @@ Step = Literal["clean", "widened", "disturbed", "undecided"]
 def step(summary: Summary) -> Step:
     """Return how far a run's times can be used: as they are, widened, as measured, or undecided.
 
-    As they are; widened for what others took; as what was measured beside others, where nothing is compared
+    As they are; widened for CPU contention; as what was measured beside others, where nothing is compared
     or too few prompts leave the answer open on a quiet machine too; or not to decide.
     """
     if not disturbed_because(summary):
@@ -314,12 +314,12 @@ def step(summary: Summary) -> Step:
 
 
 def is_undecided(summary: Summary) -> bool:
-    """Return whether what others took may hide the answer."""
+    """Return whether CPU contention may hide the answer."""
     return step(summary) == "undecided"
 
 
 def is_trusted(summary: Summary) -> bool:
-    """Return whether times are clean, or decide although others took some of them."""
+    """Return whether times are clean, or decide although CPU contention took some of them."""
     return step(summary) in ("clean", "widened")
 
 
@@ -328,7 +328,7 @@ STANDS = "tokens per loop, alpha, quality, losslessness and the hash of all toke
 
 
 def disturbance(summary: Summary) -> list[str]:
-    """Return the sentence on what others took that goes wherever such times go; none for a clean run."""
+    """Return the sentence on CPU contention that goes wherever such times go; none for a clean run."""
     how = step(summary)
     if how == "clean":
         return []
@@ -336,14 +336,14 @@ def disturbance(summary: Summary) -> list[str]:
     several = any(row.get("processes", 1) > 1 for row in summary["rows"])  # a folder that is given as --out
     again = "the same command with --out RUN and" if several else "spsbench run --resume RUN"
     if how == "widened":
-        return [f"Widened for others: they {taken}."]
+        return [f"Widened for CPU contention: it {taken}."]
     if how == "disturbed":
         return [
-            f"Disturbed: others {taken}, and ms/token holds all of it. To time it again: {again} "
+            f"Disturbed: CPU contention {taken}, and ms/token holds all of it. To time it again: {again} "
             "--remeasure 10min, when less else runs."
         ]
     return [
-        f"UNDECIDED: others {taken}, which may hide the answer. What does not depend on it stands: "
+        f"UNDECIDED: CPU contention {taken}, which may hide the answer. What does not depend on it stands: "
         f"{STANDS}. To settle it: {again} --remeasure 10min, when less else runs."
     ]
 
@@ -487,7 +487,7 @@ def gate_failures(summary: Summary, gate: str) -> list[str]:
       independent evidence of an SpS arm; of any arm where none is SpS.
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
-    * ``untrusted``: others took so much of the time measured that nothing is decided, or of ArS alone.
+    * ``untrusted``: CPU contention took so much of the time that nothing is decided, or of ArS alone.
     """
     if gate == "untrusted":
         return [] if is_trusted(summary) else disturbed_because(summary)

@@ -195,7 +195,7 @@ Ends = tuple[float | None, float | None]
 
 
 def hidden(ends: Ends, over: float, under: float) -> Ends:
-    """Widen the ends of a ratio of times by the shares that others took of either; None where that is all.
+    """Widen the ends of a ratio of times by CPU contention's share of either; None where that is all.
 
     The upper time may be too long by its share, and the lower one by its own: each moves one end.
     """

@@ -606,7 +606,7 @@ class SpeedVerdict(ArmIdentity):
 
     ``candidates`` counts the arms it was chosen from, ``prompts`` those that it and ArS finished; ``others``
     are the rest of the candidates. ``elsewhere`` is null where one arm was measured, or too few prompts for
-    halves. ``lost_share`` is what others took of the time of one of the two at most, where the interval
+    halves. ``lost_share`` is CPU contention in the time of one of the two at most, where the interval
     holds it; ``leaning`` what the outcome would be without that, where it is unclear. ``binding`` names the
     largest loss, null where a loop's phases were not seen. ``tail_s`` are the ``p90`` and ``p99`` of a
     sequence's seconds.
@@ -646,8 +646,8 @@ class Energy(TypedDict):
 
 
 class Contention(TypedDict):
-    """How much others took of the timings that count; ``reasons`` to widen intervals for it, none if it is
-    ``trusted``: then little enough to be let be. ``lost_by_arm`` is the share of each arm's own time."""
+    """What CPU contention took of the timings that count; ``reasons`` to widen intervals for it, none if it
+    is ``trusted``: then little enough to be let be. ``lost_by_arm`` is the share of each arm's own time."""
 
     waited_share: float | None
     stolen_share: float | None

@@ -1,7 +1,7 @@
 """Which timings of a sequence count: those that others left alone, else the least disturbed.
 
-A sequence is deterministic, so it may be timed again. What decides is how much others took while it was
-timed, never how long it took: to keep the fastest would flatter the arm that varies more. All arms of a
+A sequence is deterministic, so it may be timed again. What decides is how much CPU contention took while it
+was timed, never how long it took: to keep the fastest would flatter the arm that varies more. All arms of a
 prompt, or of a wave, are timed again together and count together, since they are compared with each other.
 """
 
@@ -26,7 +26,7 @@ On a quiet machine nine timings in ten lose less than 0.5%."""
 
 EXACT, SAMPLED = ("waited_s", "throttled_s"), ("stolen_s", "shared_s")
 LOST = (*EXACT, *SAMPLED)
-"""What others took, under the names by which a sequence keeps it among its conditions; the latter two are
+"""CPU contention, under the names by which a sequence keeps it among its conditions; the latter two are
 counted too seldom to say anything of a short one."""
 
 _STRETCH_S = 1.0
@@ -40,7 +40,7 @@ class Timing:
     Attributes:
         attempt: 1 for the first; all timings of a round that were made together have the same.
         elapsed_s: seconds that it lasted, prefill included.
-        exact_s, sampled_s: what others took, see ``EXACT``; None where the machine does not count it.
+        exact_s, sampled_s: CPU contention, see ``EXACT``; None where the machine does not count it.
         spent_s: seconds until its output had been read again, if it was.
     """
 
@@ -79,7 +79,7 @@ def _sum_of(lost: Mapping[str, float], names: Iterable[str]) -> float | None:
 
 
 def shares_lost(timings: Sequence[Timing]) -> list[float | None]:
-    """Return for each timing, in order of time, the share that others took; None if unknown.
+    """Return for each timing, in order of time, the share that CPU contention took; None if unknown.
 
     Its own waiting, and of what is sampled the share of its stretch of about a second.
     """
@@ -109,7 +109,7 @@ def _stretches(timings: Iterable[Timing]) -> Iterator[list[Timing]]:
 
 
 def rounds(timings: Sequence[Timing]) -> dict[Round, dict[int, float | None]]:
-    """Return every round's whole attempts, each with the largest share that others took of an arm.
+    """Return every round's whole attempts, each with the largest share that CPU contention took of an arm.
 
     An attempt is whole that has timed every sequence of the first, and none of them failed; the first is
     there whatever became of it.
@@ -148,7 +148,7 @@ def disturbed(timings: Sequence[Timing]) -> list[Round]:
 
 
 def least_disturbed(lost: Sequence[float], least: int = 5) -> list[int]:
-    """Choose rounds by the share that others took: the clean ones, in order; or so many that lost least."""
+    """Choose rounds by CPU contention's share: the clean ones, in order; or so many that lost least."""
     clean = [number for number, share in enumerate(lost) if share <= CLEAN]
     if len(clean) >= min(least, len(lost)):
         return clean

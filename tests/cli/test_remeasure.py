@@ -73,7 +73,9 @@ def test_a_disturbed_prompt_is_timed_again_with_all_its_arms(
     assert (told["timings"], told["again"], told["replaced"], told["ended"]) == (6, 2, 2, "clean")
     assert (told["disturbed"], told["differing"]) == (0, [])
     assert summary["contention"]["trusted"] is True
-    assert "2 of 6 timings were disturbed by others and were taken again." in " ".join(result.out.split())
+    assert "2 of 6 timings were disturbed by CPU contention and were taken again." in " ".join(
+        result.out.split()
+    )
     kept = pq.read_table(tmp_path / "run" / "timings.parquet").to_pandas()
     again = kept[kept["attempt"] == 2]
     assert len(kept) == 8
@@ -91,7 +93,7 @@ def test_0_times_nothing_again_and_the_run_can_be_settled_later(
     others(lambda number: 10.0 if number < 6 else 0.0)
     first = cli("run", "xsum", *FLAGS, "--remeasure", "0", "--out", tmp_path / "run")
     assert first.code == 0, first.err
-    assert "UNDECIDED: others took 100% of the time measured" in " ".join(first.out.split())
+    assert "UNDECIDED: CPU contention took 100% of the time measured" in " ".join(first.out.split())
     assert f"run --resume {tmp_path / 'run'} --remeasure 10min" in first.err
     hashed = of(tmp_path / "run")[1]["token_sha256"]
     settled = cli("run", "--resume", tmp_path / "run", "--remeasure", "1min")

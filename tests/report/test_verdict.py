@@ -87,7 +87,7 @@ def test_what_others_took_is_named_before_too_few_prompts(
     """An interval that holds what they took says nothing of the prompts, nor do the losses of an arm."""
     speedup = {"ratio": 1.16, "low": low, "high": None if low is None else 135.33}
     found = make_verdict(outcome="unclear", speedup=speedup, lost_share=lost)
-    said = f"No clear gain: {{}} ran about 1.16x per token; others took {lost:.0%} of the time."
+    said = f"No clear gain: {{}} ran about 1.16x per token; CPU contention took {lost:.0%} of the time."
     assert _answer(found) == said.format("SpS (K=4)")
     assert why.details(found) == ""  # type: ignore[arg-type]
     few = found | {"others": [_other(2, False)], "candidates": 2, "prompts": 6}

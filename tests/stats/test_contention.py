@@ -66,7 +66,7 @@ def of(share: float, ks: tuple[int, ...] = (0, 4), prompts: int = 30, **info: An
 
 
 def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
-    """Seconds that others took of an arm delayed it by none or by all of them."""
+    """Seconds that CPU contention took of an arm delayed it by none or by all of them."""
     quiet, busy = of(0.0), of(0.1)
     assert busy["contention"]["lost_by_arm"] == pytest.approx({"ars-nucleus": 0.1, "sps-k4-nucleus": 0.1})
     ours, theirs = (summary["rows"][1]["speedup"] for summary in (quiet, busy))
@@ -76,7 +76,7 @@ def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
     assert (step(quiet), disturbance(quiet)) == ("clean", [])
     assert step(busy) == "widened"
     (sentence,) = disturbance(busy)
-    assert sentence == "Widened for others: they took 10% of the time measured."
+    assert sentence == "Widened for CPU contention: it took 10% of the time measured."
     (verdict,) = busy["verdict"]
     assert (verdict["outcome"], verdict["lost_share"]) == ("pays", pytest.approx(0.1))
     assert busy["why"]
@@ -104,7 +104,9 @@ def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     assert busy["why"] is busy["ceiling"] is busy["hindsight"] is None
     assert busy["rows"][1]["tokens_per_loop"] > 1
     (sentence,) = disturbance(busy)
-    assert sentence.startswith("UNDECIDED: others took 70% of the time measured, which may hide the answer.")
+    assert sentence.startswith(
+        "UNDECIDED: CPU contention took 70% of the time measured, which may hide the answer."
+    )
     assert "spsbench run --resume RUN --remeasure" in sentence
     busy["rows"][0]["processes"] = 2
     (of_processes,) = disturbance(busy)
@@ -115,14 +117,14 @@ def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     assert page.splitlines()[3].startswith("**UNDECIDED: ")
     assert page.count("UNDECIDED") == 1
     about = f"about {busy['rows'][1]['speedup']['ratio']:.2f}x per token"
-    assert f"Probably pays: SpS (K=4) ran {about}; others took 70% of the time." in page
+    assert f"Probably pays: SpS (K=4) ran {about}; CPU contention took 70% of the time." in page
 
 
 def test_of_ars_alone_no_verdict_is_asked() -> None:
     busy, quiet = of(0.7, ks=(0,)), of(0.0, ks=(0,))
     assert (step(busy), step(quiet), disturbance(quiet)) == ("disturbed", "clean", [])
     (sentence,) = disturbance(busy)
-    assert sentence.startswith("Disturbed: others took 70% of the time measured, and ms/token holds")
+    assert sentence.startswith("Disturbed: CPU contention took 70% of the time measured, and ms/token holds")
     assert "--remeasure" in sentence
     assert "UNDECIDED" not in render(busy, {})
     assert len(gate_failures(busy, "untrusted")) == 1
@@ -152,7 +154,7 @@ def test_what_more_prompts_alone_would_settle_is_not_to_be_timed_again(
 
 
 def test_the_report_says_that_its_interval_holds_what_others_took() -> None:
-    holds = "with the spread of the run's fifths by time and what others took; what changes over hours"
+    holds = "with the spread of the run's fifths by time and CPU contention; what changes over hours"
     assert holds in render(of(0.1), {"interval": OVER_TIME})
     assert "the run's fifths by time; what changes over hours" in render(of(0.0), {"interval": OVER_TIME})
     merged = {"interval": OVER_TIME, "shards": [{"shard": "1/2"}, {"shard": "2/2"}]}

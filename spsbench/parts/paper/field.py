@@ -331,7 +331,9 @@ def _notes(page: Page) -> list[str]:
     """Return what must stand under the row: missing tasks and why, and times that decide nothing."""
     notes = [f"{part['task']} is missing: {part['why']}" for part in page["missing"]]
     if unsure := [part["task"] for part in page["tasks"] if part["undecided"]]:
-        notes.append(f"?: others took part of the time measured, so look at the run: {', '.join(unsure)}.")
+        notes.append(
+            f"?: CPU contention took part of the time measured, so look at the run: {', '.join(unsure)}."
+        )
     return notes
 
 

@@ -32,4 +32,4 @@ def test_times_that_decide_nothing_are_called_so(make_summary: Any) -> None:
     contention = {"trusted": False, "reasons": ["others computed"], "lost_by_arm": {"ars": 0.31}}
     busy = make_summary(contention=contention, verdict=None)
     text = render_chen(gather_chen({"table1-a": ("A", busy)}, {}))
-    assert "UNDECIDED: others took 31% of the time measured" in text
+    assert "UNDECIDED: CPU contention took 31% of the time measured" in text

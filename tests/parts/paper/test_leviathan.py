@@ -197,5 +197,5 @@ def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_
     page = {**gather_leviathan([row], [], {"part": ("Table 2", bare)}, "mini-t5"), "study": STUDY}
     line = next(line for line in render(page).splitlines() if line.startswith("| small |"))
     assert line.split(" | ")[3:10] == ["-"] * 7
-    assert "Disturbed: others took" in render(page)
+    assert "Disturbed: CPU contention took" in render(page)
     assert len(draw(page)) == 3

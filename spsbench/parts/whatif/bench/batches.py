@@ -119,7 +119,7 @@ def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots:
 
 @torch.inference_mode()
 def _timed(models: Models, config: BenchConfig) -> tuple[dict[Shape, list[float]], float]:
-    """Return the seconds of forwards, and the share of that time that others took.
+    """Return the seconds of forwards, and the share of that time that CPU contention took.
 
     They are of K+1 tokens a row by the target, of one and two by the draft, and one of each a round.
     """

@@ -116,7 +116,7 @@ def in_turns(
 def turns_watched(
     arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
 ) -> tuple[dict[Arm, list[Made]], float]:
-    """Return the same, and the mean share that others took of the remaining rounds."""
+    """Return the same, and the mean share that CPU contention took of the remaining rounds."""
     shuffler = random.Random(seed)
     order = list(arms)
     made_by: dict[Arm, list[Made]] = {arm: [] for arm in arms}

@@ -27,7 +27,7 @@ _RESAMPLES, _SEED = 1_000, 20_230_202
 class Forwards:
     """Times of one model; ``seconds``: [rounds, len(rows)]; a round has one forward of each.
 
-    ``lost_share``: what others took of the time of these rounds, on average; 0 if unknown.
+    ``lost_share``: CPU contention in the time of these rounds, on average; 0 if unknown.
     """
 
     rows: tuple[int, ...]
@@ -255,11 +255,11 @@ _FASTER = 0.95
 def untrusted(times: Mapping[str, Forwards]) -> str | None:
     """Return one sentence on why no prediction from these times, by role, can be trusted; None if it can.
 
-    Either others took more of the rounds than ``CLEAN``, or a forward took clearly less time than one of
-    fewer rows, all of whose work it does.
+    Either CPU contention took more of the rounds than ``CLEAN``, or a forward took clearly less time than
+    one of fewer rows, all of whose work it does.
     """
     lost = max(forwards.lost_share for forwards in times.values())
-    reasons = [f"others took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
+    reasons = [f"CPU contention took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
     faster = [
         (*forwards.ratio(rows), rows, role)
         for role, forwards in times.items()

@@ -95,7 +95,9 @@ class Readings:
         self._read: set[tuple[str, int]] = set()
         self._tokens = 0
         self._loops: dict[str, dict[int, float]] = {}
-        self._timed: list[tuple[float, float, Round]] = []  # share that others took, seconds, and the round
+        self._timed: list[
+            tuple[float, float, Round]
+        ] = []  # share that CPU contention took, seconds, and the round
         self.reading_s, self.timing_s = 0.0, 0.0
 
     def rule(self, plan: Plan, store: RunStore) -> TextsRule:
@@ -115,7 +117,7 @@ class Readings:
 
     @property
     def lost_share(self) -> float:
-        """The share that others took of the rounds that count, where it is above ``CLEAN``; else 0."""
+        """CPU contention's share of the rounds that count, where it is above ``CLEAN``; else 0."""
         counting = self._counting()
         lost = sum(share * seconds for share, seconds, _ in counting)
         share = lost / total if (total := sum(seconds for _, seconds, _ in counting)) else 0.0
@@ -347,7 +349,7 @@ class Advice:
 
     Attributes:
         plain: the same drafter under modified rejection, where block verification is best.
-        untrusted: what others took of the times that it was predicted from, where its intervals hold that.
+        untrusted: CPU contention in the times that it was predicted from, where its intervals hold that.
     """
 
     best: Candidate
@@ -427,7 +429,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
 
 
 def disturbed(advice: Advice, lost: float) -> Advice:
-    """Return the advice with intervals that allow for what others took: at worst all of it hit one side."""
+    """Return the advice with intervals that allow for CPU contention: at worst all of it hit one side."""
     if not lost:
         return advice
 
@@ -439,7 +441,7 @@ def disturbed(advice: Advice, lost: float) -> Advice:
 
     best = widened(advice.best)
     others = tuple(map(widened, advice.others))
-    lost_time = f"others took {percent(lost)} of the time in which loops were timed"
+    lost_time = f"CPU contention took {percent(lost)} of the time in which loops were timed"
     if best.forecast is None:  # something that drafts may yet be faster
         hides = any(other.speedup.high is None or other.speedup.high > 1.0 for other in others)
     else:

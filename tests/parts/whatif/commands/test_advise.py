@@ -165,11 +165,13 @@ def test_what_makes_times_doubtful_stands_before_what_follows_from_them() -> Non
     best = Candidate(found, Interval(1.4, 0.2, 9.0), Interval(1.0, 1.0, 1.0), 1.0, 1)
     ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
     live: Any = {"ratio": 1.5, "low": 0.9, "high": 1.9}
-    use = Check(best, live, alarm=False, untrusted="UNDECIDED: others took 75%.")
-    advice = Advice(best, (ars,), (), ("a",), ("b",), None, (), untrusted="UNDECIDED: others took 31%.")
+    use = Check(best, live, alarm=False, untrusted="UNDECIDED: CPU contention took 75%.")
+    advice = Advice(
+        best, (ars,), (), ("a",), ("b",), None, (), untrusted="UNDECIDED: CPU contention took 31%."
+    )
     file = io.StringIO()
     Console(file=file, width=200).print(advice_screen("xsum", "nucleus", advice, [use], use, None))
-    begin = [line.split(" others took ")[-1][:10] for line in file.getvalue().splitlines()[2:6]]
+    begin = [line.split(" CPU contention took ")[-1][:10] for line in file.getvalue().splitlines()[2:6]]
     assert begin == ["31%.", "No clear g", "75%.", "Measured l"]
 
 
@@ -195,7 +197,7 @@ def test_times_that_are_not_to_be_trusted_agree_with_no_prediction() -> None:
     candidate, live = Candidate(None, wide, wide, 1.0, 1), {"ratio": 1.8, "low": 0.4, "high": 9.0}
     check: Any = {"candidate": candidate, "live": live, "alarm": False}
     assert Check(**check).within is True
-    assert Check(**check, untrusted="Disturbed: others took 75%.").within is None
+    assert Check(**check, untrusted="Disturbed: CPU contention took 75%.").within is None
 
 
 def test_a_loops_time_is_that_of_its_parts() -> None:
@@ -262,7 +264,7 @@ def test_a_prediction_from_disturbed_times_is_not_given_without_a_word(
     result = cli(*asked)
     assert result.code == 0, result.err
     shown = " ".join(result.out.split())
-    taken = "UNDECIDED: others took 100% of the time in which loops were timed"
+    taken = "UNDECIDED: CPU contention took 100% of the time in which loops were timed"
     assert taken in shown
     again = cli(*asked, "--json")
     assert json.loads(again.out)["untrusted"].startswith(taken)
