@@ -146,7 +146,7 @@ def waited_by(pid: int) -> float | None:
 
 
 TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s": stolen_s}
-"""What counts the seconds that CPU contention took, by the name under which a sequence keeps them."""
+"""What counts the seconds that contention took, by the name under which a sequence keeps them."""
 
 
 def taken(worker: int | None = None) -> dict[str, float | None]:
@@ -160,7 +160,7 @@ def taken(worker: int | None = None) -> dict[str, float | None]:
 
 
 def taken_since(before: dict[str, float | None], worker: int | None = None) -> dict[str, float]:
-    """Return CPU contention since ``taken`` answered ``before``, as far as the machine reports it.
+    """Return what contention took since ``taken`` answered ``before``, as far as the machine reports it.
 
     A worker that was restarted meanwhile has waited for less than the one before it: nothing, then.
     """
@@ -173,7 +173,7 @@ def taken_since(before: dict[str, float | None], worker: int | None = None) -> d
 
 
 def watch() -> Callable[[], float]:
-    """Begin to watch; the returned function gives CPU contention's share since then, 0 if unknown."""
+    """Begin to watch; the returned function gives contention's share since then, 0 if unknown."""
     before = taken()
     began_s = time.perf_counter()
 

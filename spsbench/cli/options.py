@@ -83,8 +83,8 @@ RUN: Panels = {
             "so much measuring, at the end of a prompt: 5min; at the first of both: ci=5%,5min."
         ),
         "--remeasure TIME": (
-            "Time again what CPU contention disturbed (above 2% of a timing), for at most this long; 0: not "
-            "at all. Default: as long as the measuring took, 30s for a short run."
+            "Time again what contention disturbed (above 2% of a timing), for at most this long; 0: not at "
+            "all. Default: as long as the measuring took, 30s for a short run."
         ),
         "--arms LIST": "Methods: ars, sps, draft. Default: ars,sps.",
         "--config FILE": "Settings from YAML, e.g. an earlier run's config.yaml.",

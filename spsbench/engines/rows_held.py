@@ -307,14 +307,12 @@ class RowsHeld:
         """Return those places whose token a forward of the text before it, without a cache, allows."""
         if len(places) > _ALONE:
             return []
-        found = []
+        found = list[int]()
         for place in places:
             ids = [*self._prompt, *self._tokens[:place]]
             row = self._model.score_uncached(torch.tensor(ids, device=self._model.device), last=1)
             logits = with_history(row, self._sampling.history, ids, len(self._prompt))
-            token = torch.tensor([self._tokens[place]], device=logits.device)
-            if bool(possible(logits, token, self._sampling, self._model.dtype)):
-                found.append(place)
+            found += [place] if all(self._possible(place, logits)) else []
         return found
 
     def _possible(self, first: int, logits: Tensor) -> list[bool]:

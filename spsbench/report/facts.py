@@ -240,8 +240,7 @@ def taken_again(summary: Summary) -> list[str]:
     total, sentences = remeasured["timings"], []
     if remeasured["replaced"]:
         sentences.append(
-            f"{remeasured['replaced']} of {total} timings were disturbed by CPU contention and were taken "
-            "again."
+            f"{remeasured['replaced']} of {total} timings were disturbed by contention and were taken again."
         )
     if remeasured["again"] >= total:
         times = 1 + remeasured["again"] / total

@@ -35,7 +35,7 @@ from spsbench.report.tables import (
 from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided
+from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided, taken_by
 from spsbench.stats.predict.costs import one_program
 from spsbench.stats.summary import PHASES
 from spsbench.store.summary_types import ArmRow, Summary
@@ -199,7 +199,8 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     one_draw = " It does not hold how the machine's speed changes with time."
     interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
     if run.get("interval") == OVER_TIME:
-        others = " and CPU contention" if disturbed_because(summary) else ""
+        reasons = disturbed_because(summary)
+        others = f" and {taken_by(reasons)}" if reasons else ""
         whose = "the shards'" if run.get("shards") else "the run's"
         interval = (
             f"a jackknife over prompts, paired (Student's t), with the spread of {whose} fifths by time"
@@ -222,7 +223,9 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
 
 
 def _taken(summary: Summary) -> list[str]:
-    return [f"CPU contention: {reason}." for reason in disturbed_because(summary)]
+    reasons = disturbed_because(summary)
+    by = taken_by(reasons)
+    return [f"{by}: {reason}." for reason in reasons]
 
 
 def _environment(summary: Summary, run: Run) -> list[str]:

@@ -11,7 +11,7 @@ from spsbench.report import judgement, wording
 from spsbench.report.measured import series_name
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
-from spsbench.stats.conditions import more_prompts
+from spsbench.stats.conditions import disturbed_because, more_prompts, taken_by
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.factors import (
     ACCEPTANCE,
@@ -52,7 +52,8 @@ def verdicts(summary: Summary) -> list[tuple[str, str]]:
     """For every sampling and batch size a sentence with the answer, and what belongs beside it."""
     found = summary.get("verdict") or []
     more = more_prompts(summary["rows"], summary.get("data"))
-    return [(answer(each, _scope(each, found), more), details(each)) for each in found]
+    reasons = disturbed_because(summary)
+    return [(answer(each, _scope(each, found), more, reasons), details(each)) for each in found]
 
 
 def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
@@ -65,8 +66,14 @@ def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
 _LIKELY = {"pays": "Probably pays", "does not pay": "Probably does not pay"}
 
 
-def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") -> str:
-    """Whether to use speculative sampling, with which arm, and what it gains; how to get ``more`` prompts."""
+def answer(
+    verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit", reasons: Sequence[str] = ()
+) -> str:
+    """Whether to use speculative sampling, with which arm, and what it gains; how to get ``more`` prompts.
+
+    ``reasons`` are those of ``lost_share``, see ``disturbed_because``.
+    """
+    by = taken_by(reasons)
     gain = f"{speedup(verdict['speedup'])} per token"
     if verdict["end_to_end"] is not None:
         gain += f", {speedup(verdict['end_to_end'])} end to end"
@@ -75,9 +82,9 @@ def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") 
         likely = _LIKELY.get(leaning, "No clear gain")
         about = f"{name} ran about {wording.times(verdict['speedup']['ratio'])} per token"
         lost = judgement.share(verdict["lost_share"])
-        return f"{likely}{where}: {about}; CPU contention took {lost} of the time."
+        return f"{likely}{where}: {about}; {by} took {lost} of the time."
     if verdict["outcome"] == "unclear" and "lost_share" in verdict:
-        taken = f"CPU contention took {judgement.share(verdict['lost_share'])} of the time"
+        taken = f"{by} took {judgement.share(verdict['lost_share'])} of the time"
         ran = f"{_fastest(verdict)} ran about {wording.times(verdict['speedup']['ratio'])} per token"
         none = verdict["speedup"]["low"] is None and verdict["lost_share"] < 1.0  # not for CPU contention
         fewer = _too_few(verdict, more) or (_unclear(verdict, more) if none else "")
@@ -185,13 +192,16 @@ def which(summary: Summary, run: Run) -> list[str]:
         return []
     parts: list[str | Table] = []
     more = more_prompts(summary["rows"], summary.get("data"))
+    reasons = disturbed_because(summary)
     for each in verdicts:
         columns = [
             left("instead", partial(_name, each)),
             right(f"{_name(each)} is faster by", entry("gain", speedup), note="95%"),
             left("verdict", lambda other: "slower" if other["slower"] else "cannot be told apart"),
         ]
-        parts.append(f"**{escape(answer(each, _scope(each, every), more))}** {escape(details(each))}")
+        parts.append(
+            f"**{escape(answer(each, _scope(each, every), more, reasons))}** {escape(details(each))}"
+        )
         parts.append(table_of(columns, each["others"]))
     noun = "K" if all(map(_only_k, verdicts)) else "arm"
     return paragraphs(f"## Which {noun}", *parts, VERDICT_NOTE)

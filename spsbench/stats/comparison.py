@@ -19,7 +19,7 @@ from spsbench.base.axes import ArmIdentity
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Speedup
 from spsbench.stats.bootstrap import Floats, plain, pooled_interval
-from spsbench.stats.conditions import contention
+from spsbench.stats.conditions import contention, taken_by
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
@@ -337,7 +337,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     lost = [contention(side.samples, side.run) for side in (a, b)]
     held = [
-        f"intervals hold CPU contention of {side.name}: {'; '.join(taken['reasons'])}"
+        f"intervals hold {taken_by(taken['reasons'])} of {side.name}: {'; '.join(taken['reasons'])}"
         for side, taken in zip((a, b), lost, strict=True)
         if taken["reasons"]
     ]

@@ -271,6 +271,13 @@ def disturbed_because(summary: Summary) -> list[str]:
     return list(dict.fromkeys(reason for part in _contentions(summary) for reason in part["reasons"]))
 
 
+def taken_by(reasons: Sequence[str]) -> str:
+    """Return what took the time that these reasons are of; on a GPU it is not the CPU's contention alone."""
+    of_gpu = {_TITLES[name].partition("{")[0] for name in ("throttled_s", "shared_s")}
+    gpu = any(title in reason for title in of_gpu for reason in reasons)
+    return "CPU and GPU contention and throttling" if gpu else "CPU contention"
+
+
 def lost_share(summary: Summary) -> float:
     """Return the largest share of an arm's time that CPU contention took, where intervals hold it; else 0."""
     return max((_lost_shares(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
@@ -332,18 +339,19 @@ def disturbance(summary: Summary) -> list[str]:
     how = step(summary)
     if how == "clean":
         return []
+    by = taken_by(disturbed_because(summary))
     taken = f"took {percent(lost_share(summary))} of the time measured"
     several = any(row.get("processes", 1) > 1 for row in summary["rows"])  # a folder that is given as --out
     again = "the same command with --out RUN and" if several else "spsbench run --resume RUN"
     if how == "widened":
-        return [f"Widened for CPU contention: it {taken}."]
+        return [f"Widened for {by}: it {taken}."]
     if how == "disturbed":
         return [
-            f"Disturbed: CPU contention {taken}, and ms/token holds all of it. To time it again: {again} "
+            f"Disturbed: {by} {taken}, and ms/token holds all of it. To time it again: {again} "
             "--remeasure 10min, when less else runs."
         ]
     return [
-        f"UNDECIDED: CPU contention {taken}, which may hide the answer. What does not depend on it stands: "
+        f"UNDECIDED: {by} {taken}, which may hide the answer. What does not depend on it stands: "
         f"{STANDS}. To settle it: {again} --remeasure 10min, when less else runs."
     ]
 

@@ -12,7 +12,7 @@ from support.summarised import summarise
 
 from spsbench.report.sections import render
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import contention, disturbance, gate_failures, step
+from spsbench.stats.conditions import contention, disturbance, gate_failures, step, taken_by, taken_too_much
 
 Make = Callable[..., pd.DataFrame]
 Summary = Any
@@ -177,3 +177,11 @@ def test_a_machine_that_counts_nothing_is_said_to() -> None:
     unseen = summarise(samples.assign(conditions=None), loops, {"interval": OVER_TIME})
     assert sum("is not known" in text for text in unseen["warnings"]) == 1
     assert not any("is not known" in text for text in of(0.0)["warnings"])
+
+
+def test_what_a_gpu_lost_is_not_called_contention_of_the_cpu() -> None:
+    waited = taken_too_much({"waited_s": 0.3})
+    assert taken_by(waited) == "CPU contention"
+    for lost in ("throttled_s", "shared_s"):
+        (reason,) = taken_too_much({lost: 0.2})
+        assert taken_by([*waited, reason]) == "CPU and GPU contention and throttling"

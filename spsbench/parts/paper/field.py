@@ -332,7 +332,7 @@ def _notes(page: Page) -> list[str]:
     notes = [f"{part['task']} is missing: {part['why']}" for part in page["missing"]]
     if unsure := [part["task"] for part in page["tasks"] if part["undecided"]]:
         notes.append(
-            f"?: CPU contention took part of the time measured, so look at the run: {', '.join(unsure)}."
+            f"?: contention took part of the time measured, so look at the run: {', '.join(unsure)}."
         )
     return notes
 

@@ -97,6 +97,8 @@ def test_the_analysis_judges_nothing_where_rounding_decides_every_nucleus(
     assert (found.passed, found.unjudged) == (True, SKIPPED)
     clear = analytic.analytic(replace(undecided, sampling=SamplingParams(top_p=0.77)), prompts[:1])
     assert (clear.passed, clear.unjudged) == (True, "")
+    nothing = analytic.analytic(undecided, [])
+    assert (nothing.passed, nothing.unjudged) == (False, "")
 
 
 @pytest.mark.thorough

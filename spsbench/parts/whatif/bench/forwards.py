@@ -259,7 +259,7 @@ def untrusted(times: Mapping[str, Forwards]) -> str | None:
     one of fewer rows, all of whose work it does.
     """
     lost = max(forwards.lost_share for forwards in times.values())
-    reasons = [f"CPU contention took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
+    reasons = [f"contention took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
     faster = [
         (*forwards.ratio(rows), rows, role)
         for role, forwards in times.items()

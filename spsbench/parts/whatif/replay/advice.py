@@ -95,9 +95,8 @@ class Readings:
         self._read: set[tuple[str, int]] = set()
         self._tokens = 0
         self._loops: dict[str, dict[int, float]] = {}
-        self._timed: list[
-            tuple[float, float, Round]
-        ] = []  # share that CPU contention took, seconds, and the round
+        # The share that contention took, seconds, and the round.
+        self._timed: list[tuple[float, float, Round]] = []
         self.reading_s, self.timing_s = 0.0, 0.0
 
     def rule(self, plan: Plan, store: RunStore) -> TextsRule:
@@ -441,7 +440,7 @@ def disturbed(advice: Advice, lost: float) -> Advice:
 
     best = widened(advice.best)
     others = tuple(map(widened, advice.others))
-    lost_time = f"CPU contention took {percent(lost)} of the time in which loops were timed"
+    lost_time = f"contention took {percent(lost)} of the time in which loops were timed"
     if best.forecast is None:  # something that drafts may yet be faster
         hides = any(other.speedup.high is None or other.speedup.high > 1.0 for other in others)
     else:

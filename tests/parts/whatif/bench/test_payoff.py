@@ -57,7 +57,7 @@ def test_times_that_others_disturbed_are_not_trusted() -> None:
     clean, shared = (replace(times(10, 11, 12), lost_share=share) for share in (0.02, 0.31))
     assert untrusted({"target": clean, "draft": times(1, 1)}) is None
     told = str(untrusted({"target": shared, "draft": times(1, 1)}))
-    assert told.startswith("UNTRUSTED: CPU contention took 31% of the time of these forwards. ")
+    assert told.startswith("UNTRUSTED: contention took 31% of the time of these forwards. ")
 
 
 def test_a_forward_of_more_rows_that_is_clearly_faster_is_impossible() -> None:

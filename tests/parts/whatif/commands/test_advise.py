@@ -264,7 +264,7 @@ def test_a_prediction_from_disturbed_times_is_not_given_without_a_word(
     result = cli(*asked)
     assert result.code == 0, result.err
     shown = " ".join(result.out.split())
-    taken = "UNDECIDED: CPU contention took 100% of the time in which loops were timed"
+    taken = "UNDECIDED: contention took 100% of the time in which loops were timed"
     assert taken in shown
     again = cli(*asked, "--json")
     assert json.loads(again.out)["untrusted"].startswith(taken)

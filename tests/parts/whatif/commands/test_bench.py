@@ -128,7 +128,7 @@ def test_times_that_others_disturbed_are_said_to_be_untrusted(
     shown = cli(*asked)
     assert shown.code == 0, shown.err
     said = " ".join(shown.out.split())
-    assert said.count("UNTRUSTED: CPU contention took 31% of the time of these forwards") == len(
+    assert said.count("UNTRUSTED: contention took 31% of the time of these forwards") == len(
         wanted[0].split(",")
     )
     before, after = said.split("UNTRUSTED", 1)
@@ -139,4 +139,4 @@ def test_times_that_others_disturbed_are_said_to_be_untrusted(
     assert all(verdict not in said for verdict in ("Speculation can", "it pays", "at alpha 0.8"))
     facts = json.loads(cli(*asked, "--json").out)
     for place in facts.get("contexts", [facts]):
-        assert place["untrusted"].startswith("UNTRUSTED: CPU contention took 31%")
+        assert place["untrusted"].startswith("UNTRUSTED: contention took 31%")
