@@ -14,7 +14,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -22,7 +23,7 @@ import transformers
 from benchmarks.hybrids import by_generate, greedy
 from spsbench.base import Request, SamplingParams
 from spsbench.models import TorchLM
-from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engine
+from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engine, in_turns
 
 K, ALPHA, TOKENS, CONTEXT, HEAD = 4, 0.8, 48, 128, 64
 
@@ -48,6 +49,14 @@ def qwen(layers: int, width: int, seed: int) -> Any:
         pad_token_id=None,
     )
     return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+class Round(NamedTuple):
+    """Of one sequence: seconds a token, the rollback's share of its loops, seconds of a block behind it."""
+
+    per_token_s: float
+    share: float
+    block_s: float
 
 
 def pair(target: Any, draft: Any, *, planes: bool) -> tuple[TorchLM, TorchLM]:
@@ -86,28 +95,28 @@ def main() -> None:
     engines = {
         name: forced_engine(*models, K, SyntheticAcceptance([ALPHA])) for name, models in pairs.items()
     }
-    per_token: dict[str, list[float]] = {name: [] for name in pairs}
-    shares: dict[str, list[float]] = {name: [] for name in pairs}
-    blocks: dict[str, list[float]] = {name: [] for name in pairs}
-    for number in range(given.rounds):
-        for name in (*pairs,) if number % 2 else (*reversed([*pairs]),):
-            request = Request(
-                tuple(prompt), TOKENS, (), SamplingParams(), number, fixed_length=True, trace=False
-            )
-            made = engines[name].generate(request)
-            loops = made.loops or ()
-            per_token[name].append(made.decode_s / len(made.tokens))
-            shares[name].append(sum(loop.rollback_s or 0.0 for loop in loops) / made.decode_s)
-            blocks[name].append(block_s(pairs[name][0], prompt))
-            assert pairs[name][0].rolled_back_by == name
-    for name in pairs:
-        share = shares[name]
+
+    def timed(name: str, number: int) -> Round:
+        request = Request(
+            tuple(prompt), TOKENS, (), SamplingParams(), abs(number), fixed_length=True, trace=False
+        )
+        made = engines[name].generate(request)
+        rolling_s = sum(loop.rollback_s or 0.0 for loop in made.loops or ())
+        per_token_s = made.decode_s / len(made.tokens)
+        round_ = Round(per_token_s, rolling_s / made.decode_s, block_s(pairs[name][0], prompt))
+        assert pairs[name][0].rolled_back_by == name
+        return round_
+
+    rounds = in_turns({name: partial(timed, name) for name in pairs}, range(-1, given.rounds), 0)
+    for name, found in rounds.items():
+        share = [each.share for each in found]
         print(
-            f"{name:7} {1e3 * statistics.median(per_token[name]):7.1f} ms/token, rollback "
+            f"{name:7} {1e3 * statistics.median(each.per_token_s for each in found):7.1f} ms/token, rollback "
             f"{statistics.median(share):.2%} of a loop [{min(share):.2%}, {max(share):.2%}]"
         )
-    ratios = [again / kept for again, kept in zip(per_token["replay"], per_token["planes"], strict=True)]
-    forwards = [kept / bare for kept, bare in zip(blocks["planes"], blocks["replay"], strict=True)]
+    both = [*zip(rounds["planes"], rounds["replay"], strict=True)]
+    ratios = [replay.per_token_s / planes.per_token_s for planes, replay in both]
+    forwards = [planes.block_s / replay.block_s for planes, replay in both]
     print(f"replay over planes, per token: {statistics.median(ratios):.3f}")
     ratio = statistics.median(forwards)
     print(f"a forward of {K + 1} rows that keeps states over one that keeps none: {ratio:.3f}")
