@@ -61,6 +61,7 @@ from spsbench.base.protocol import LONGEST_NGRAM as LONGEST_NGRAM
 from spsbench.base.protocol import LOOKUP as LOOKUP
 from spsbench.base.protocol import LOOKUP_RULE as LOOKUP_RULE
 from spsbench.base.protocol import MOST_IN_FLIGHT as MOST_IN_FLIGHT
+from spsbench.base.protocol import MTP as MTP
 from spsbench.base.protocol import SAMPLER_ORDER as SAMPLER_ORDER
 from spsbench.base.protocol import SMALLEST_SET as SMALLEST_SET
 from spsbench.base.protocol import STOP as STOP

@@ -21,8 +21,9 @@ IMPOSSIBLE = -9999.0
 
 FLOAT32 = "float32"
 
-DRAFT, LOOKUP = "draft", "lookup"
-"""Of the option ``speculation``: the draft model proposes, or what followed the last n-gram before does."""
+DRAFT, LOOKUP, MTP = "draft", "lookup", "mtp"
+"""Of the option ``speculation``: the draft model proposes, what followed the last n-gram before does, or the
+target's own multi-token prediction modules."""
 LOOKUP_RULE, LONGEST_NGRAM = "sample-and-compare, prompt lookup", 2
 
 _DEEPEST = 32

@@ -16,6 +16,7 @@ from spsbench.base import (
     FLOAT32,
     LONGEST_NGRAM,
     LOOKUP,
+    MTP,
     OPENAI,
     RELEASE,
     WORKER,
@@ -37,7 +38,7 @@ from spsbench.parts.external.quantised import GGUF, ONNX
 from spsbench.parts.external.worker import Worker, WorkerCommand
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
-_WHO_DRAFTS = (DRAFT, LOOKUP)
+_WHO_DRAFTS, _WHOSE_LAYERS = (DRAFT, LOOKUP), (DRAFT, MTP)
 _VERIFIES = ("standard", "block")
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 _MOST_ADAPTIVE = 16  # ``AdaptiveKController::kAdaptiveMaxK``, whatever K is requested
@@ -147,7 +148,8 @@ NAMED: Mapping[str, Named] = {
         "transformers",
         lambda model, environment, _: str(model.absolute()),
         options={
-            "head": EngineOption(""),
+            "speculation": EngineOption(DRAFT, _WHOSE_LAYERS, since="5.14.0", theirs=True),
+            "head": EngineOption("", of=DRAFT),
             "dtype": EngineOption("", _DTYPES),
             "assistant_confidence_threshold": share(
                 since="4.45.0",
@@ -155,7 +157,7 @@ NAMED: Mapping[str, Named] = {
                 without="head",
             ),
             "num_assistant_tokens_schedule": EngineOption(
-                "constant", _SCHEDULES, theirs=True, without="head"
+                "constant", _SCHEDULES, theirs=True, of=DRAFT, without="head"
             ),
             "assistant_ensemble_weight": share(since="5.14.0", declares=None, between=True),
         },
@@ -167,6 +169,8 @@ NAMED: Mapping[str, Named] = {
         "vllm",
         lambda model, environment, _: str(model.absolute()),
         options={
+            "speculation": EngineOption(DRAFT, _WHOSE_LAYERS, theirs=True),
+            "head": EngineOption("", theirs=True, of=DRAFT),
             "draft_sample_method": EngineOption("greedy", _HOW_TO_DRAFT),
             "rejection_sample_method": EngineOption("standard", _VERIFIES, since="0.32.0", theirs=True),
             "mended": EngineOption(False),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.tiny_mtp import save_with_mtp
 
-from spsbench.base.protocol import Ask
+from spsbench.base.protocol import Ask, Load, Sampling
 from spsbench.parts.external.workers import transformers as module
 
 
@@ -21,7 +23,7 @@ def _worker(options: dict[str, Any]) -> Any:
     torch = pytest.importorskip("torch")
     worker: Any = module.Transformers.__new__(module.Transformers)
     worker._torch, worker._device, worker._library = torch, "cpu", _Library
-    worker._load, worker._head_folder = SimpleNamespace(options=options, k=4), None
+    worker._load, worker._head_folder = Load("t", "d", 4, options=options), None
     worker._draft = SimpleNamespace(
         generation_config=SimpleNamespace(num_assistant_tokens=4, assistant_confidence_threshold=0.4)
     )
@@ -58,3 +60,22 @@ def test_whether_a_threshold_is_fitted_is_recorded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "version", absent)
     assert worker._threshold_settings() == {"threshold": "as given, without scikit-learn"}
     assert _worker({})._threshold_settings() == {}
+
+
+def test_the_targets_own_modules_draft(tmp_path: Path) -> None:
+    """Greedy text is that of plain decoding, in loops that are counted; the draft model is not read."""
+    folder = str(save_with_mtp("mellum", tmp_path / "t", bos_token_id=None, eos_token_id=None))
+    ask = Ask([5, 9, 7], 24, sampling=Sampling(greedy=True))
+    plain = module.Transformers(Load(folder, threads=1)).generate(ask)
+    worker = module.Transformers(Load(folder, "none", 1, 1, options={"speculation": "mtp"}))
+    drafted = worker.generate(ask)
+    assert drafted.output_ids == plain.output_ids
+    assert plain.loops is None
+    assert drafted.loops
+    assert worker._config(ask).use_mtp
+
+
+def test_another_k_than_the_targets_modules_have_is_refused(tmp_path: Path) -> None:
+    folder = str(save_with_mtp("mellum", tmp_path / "t"))
+    with pytest.raises(ValueError, match=r"one prediction module in mellum, .* and K is 4"):
+        module.Transformers(Load(folder, "none", 4, 1, options={"speculation": "mtp"}))

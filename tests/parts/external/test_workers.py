@@ -125,6 +125,20 @@ def test_vllm_is_loaded_in_the_settings_that_it_describes() -> None:
 
 
 @pytest.mark.usefixtures("fake_vllm")
+@pytest.mark.parametrize(
+    ("options", "drafting"),
+    [({"head": "my-head"}, {"model": "my-head"}), ({"speculation": "mtp"}, {"method": "mtp"})],
+)
+def test_vllm_drafts_with_a_trained_head_or_the_targets_modules(
+    options: dict[str, str], drafting: dict[str, str]
+) -> None:
+    """A head's folder says itself what it is; the draft model, which an audit measures, is not loaded."""
+    loaded = vllm.Vllm(Load("t", "d", 3, options=options | {"draft_sample_method": "greedy"}))
+    expected = {**drafting, "num_speculative_tokens": 3, "draft_sample_method": "greedy"}
+    assert loaded._llm.settings["speculative_config"] == expected
+
+
+@pytest.mark.usefixtures("fake_vllm")
 def test_vllm_verifies_blocks_where_its_model_runner_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner that a CPU gets takes the option for ``standard``, and then for drafts by argmax, too."""
     load = Load("t", "d", 4, options={"rejection_sample_method": "block"})
@@ -691,6 +705,10 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("transformers:head=h:assistant_confidence_threshold=0.4", "has no effect beside head"),
         ("transformers:num_assistant_tokens_schedule=heuristic:head=h", "has no effect beside head"),
         ("vllm:rejection_sample_method=all", "Choose from standard, block"),
+        ("vllm:speculation=lookup", "Choose from draft, mtp"),
+        ("vllm:speculation=mtp:head=h", "head is of speculation=draft"),
+        ("transformers:speculation=mtp:head=h", "head is of speculation=draft"),
+        ("transformers@5.13.1:speculation=mtp", "5.14.0 is the first known to have it"),
         ("onnxruntime-genai@0.15.2:min_adaptive_k=2", "0.16.0 is the first known to have it"),
         ("onnxruntime-genai:min_adaptive_k=17", "Give a number from 0 to 16"),
     ],

@@ -1,6 +1,7 @@
 """``generate()`` of transformers with an assistant, since release 4.44, in the release's own environment.
 
 Option ``head``: the folder of a DFlash head, which drafts in place of the draft model; since release 5.15.
+``speculation=mtp``: the target's own prediction modules draft, one token each; since release 5.14.
 ``num_assistant_tokens_schedule``, ``assistant_confidence_threshold`` and ``assistant_ensemble_weight`` are
 those of a generation config; with the last the law is a mixture of both models'.
 """
@@ -13,7 +14,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from spsbench.base import Answer, Ask, Described, Load
+from spsbench.base import MTP, Answer, Ask, Described, Load
 from spsbench.parts.external.serving import require_processors, serve, until_stop, usual_settings
 
 
@@ -32,7 +33,9 @@ class Transformers:
         self._target.register_forward_pre_hook(self._count)
         self._draft: Any = None
         self._drafting: Any = None
-        if load.draft is not None:
+        if self._drafts_itself:
+            self._require_modules()
+        elif load.draft is not None:
             self._draft = self._assistant(load.draft) if self._head_folder is None else self._head()
             self._drafting = copy.deepcopy(getattr(self._draft, "generation_config", None))
 
@@ -67,9 +70,24 @@ class Transformers:
             )
         wall_ms = 1e3 * (time.perf_counter() - started)
         ids, finish = until_stop(sequences[0, prompt.shape[1] :].tolist(), ask)
-        if self._draft is None:
+        if not self._load.speculative:
             return Answer(ids, finish, wall_ms=wall_ms)
         return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
+
+    @property
+    def _drafts_itself(self) -> bool:
+        return self._load.speculative and self._load.speculation == MTP
+
+    def _require_modules(self) -> None:
+        """Raise ValueError if the target has not one prediction module for each token of a draft."""
+        config = self._target.config
+        count = getattr(config.get_text_config(), "num_mtp_layers", None) or 0
+        if count != self._load.k:
+            has = f"{count} prediction modules" if count != 1 else "one prediction module"
+            raise ValueError(
+                f"transformers finds {has} in {config.model_type}, which draft as many tokens, and K is "
+                f"{self._load.k}"
+            )
 
     def _threshold_settings(self) -> dict[str, Any]:
         """Return what decides about a threshold: scikit-learn, where it is there, fits it between rounds."""
@@ -120,6 +138,8 @@ class Transformers:
             settings |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p}
         if self._head_folder is not None and self._draft is not None:
             settings["speculation_type"] = "dflash"
+        if self._drafts_itself:
+            settings["use_mtp"] = True
         if self._draft is not None and (weight := self._load.options.get("assistant_ensemble_weight")):
             settings["assistant_ensemble_weight"] = weight
         return self._library.GenerationConfig(

@@ -3,7 +3,8 @@
 Models are Hugging Face folders. Options: ``draft_sample_method`` is ``greedy``, its default, or
 ``probabilistic``; ``mended`` puts right what release 0.32.0 gets wrong when it samples on a CPU (vllm issue
 55005); ``eager`` leaves compilation out; ``rejection_sample_method``, ``gpu_memory_utilization`` and
-``max_model_len`` are vLLM's own.
+``max_model_len`` are vLLM's own. ``head``: a trained head's folder in the format of ``speculators``, which
+drafts in place of the draft model; ``speculation=mtp``: the target's own prediction modules do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
-from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
+from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, MTP, Answer, Ask, Described, Load, Together, Wave
 from spsbench.parts.external.serving import PENALTIES, require_processors, serve, until_stop, usual_settings
 from spsbench.parts.external.waves import stepped
 
@@ -50,7 +51,7 @@ class Vllm:
                 raise ValueError("mended is for the defect of CPU builds alone")
             mend()
         share = load.options.get("gpu_memory_utilization")
-        speculation = {"method": "draft_model", "model": load.draft, "num_speculative_tokens": load.k}
+        speculation = _drafting(load) | {"num_speculative_tokens": load.k}
         settings: dict[str, Any] = {
             "model": load.target,
             "dtype": load.dtype,
@@ -177,6 +178,15 @@ class Vllm:
         by_name = {metric.name: metric for metric in self._llm.get_metrics()}
         metrics = {name: by_name.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
         return {name: 0 if metric is None else int(metric.value) for name, metric in metrics.items()}
+
+
+def _drafting(load: Load) -> dict[str, Any]:
+    """Return what proposes; a head's folder says itself what it is."""
+    if load.speculation == MTP:
+        return {"method": MTP}
+    if head := load.options.get("head"):
+        return {"model": head}
+    return {"method": "draft_model", "model": load.draft}
 
 
 def _release() -> str:
