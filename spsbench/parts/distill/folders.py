@@ -117,7 +117,8 @@ def _block(teacher: Teacher, student: Any) -> Described:
         "block_size": form.size,
         "mask_token_id": form.mask_token,
         "sample_from_anchor": form.anchor_predicts,
-        "sliding_window_non_causal": False,
+        # No layer has a window. vLLM (0.33.0) reads False as causal blocks in every layer.
+        "sliding_window_non_causal": True,
     }
     reduced = len(teacher.vocabulary) < len(_table(teacher))
     tensors = _vocabulary(teacher) | ({speculators.HEAD: _head(teacher)} if reduced else {})

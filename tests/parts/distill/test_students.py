@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,10 @@ def test_a_block_drafts_what_it_learnt_behind_the_same_text(
     teacher: Teacher, features: Tensor, tmp_path: Path, backend: str, anchor_predicts: bool
 ) -> None:
     student = stirred(BlockHead(teacher, 2, 4, 3, (1, 2), anchor_predicts=anchor_predicts))
-    draft = read_draft(published(student, teacher, tmp_path / "block"), "--drafter")
+    folder = published(student, teacher, tmp_path / "block")
+    # Not of its layers, which have no window; vLLM takes its opposite as causal for all of them.
+    assert json.loads((folder / "config.json").read_text())["sliding_window_non_causal"] is True
+    draft = read_draft(folder, "--drafter")
     target: Any = over_onnx(teacher.model) if backend == "onnx" else TorchLM(teacher.model)
     keeping = target.with_features("--drafter", draft.states_of(3))
     learnt = torch.zeros(TOKENS.shape, dtype=torch.bool)
