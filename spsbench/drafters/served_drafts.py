@@ -7,15 +7,21 @@ several readings shows which one a drafter was trained for. Read in the released
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from spsbench.models.blocks import VANILLA
 from spsbench.models.kinds import (
     AFTER,
+    BLOCKS,
     CONVENTIONS,
+    DFLASH2,
+    DSPARK,
     EAGLE3,
     MEDUSA,
+    NEXT,
     OUTPUT,
+    OWN,
     PEAGLE,
     POST,
     PRE,
@@ -66,6 +72,8 @@ def served(draft: TrainedDraft, config: Mapping[str, Any]) -> list[Served]:
         return [*_of_eagle3(draft, config)]
     if draft.kind == PEAGLE:
         return [*_of_peagle(draft, config)]
+    if draft.kind in BLOCKS:
+        return [*_of_block(draft, config)]
     if draft.kind == XPRESS:
         judged = (
             "with draft_sample_method probabilistic greedy drafts are judged by a uniform row: not lossless"
@@ -130,6 +138,42 @@ def _of_eagle3(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Serve
 def _of_peagle(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
     yield _served(VLLM, draft, {}, [], is_ours=True)
     yield from _none(SGLANG, LLAMA_CPP, TRANSFORMERS)
+
+
+def _of_block(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
+    is_published_apart = draft.writer == SPECULATORS
+    is_told = "sample_from_anchor" in config
+    markov = draft.extra.get("markov_head_type") or VANILLA
+    other_markov = Served("", False, f"its Markov head is {markov}; the vanilla one alone is read")
+
+    if markov != VANILLA:
+        yield replace(other_markov, engine=VLLM)
+    else:
+        reading: dict[str, str] = {}
+        says = ["a draft of K tokens is a block of as many masks, not of block_size"]
+        is_causal = is_published_apart and config.get("sliding_window_non_causal") is False
+        if is_published_apart and not is_told:
+            reading["anchor"] = OWN
+            says.append("a missing sample_from_anchor is read as false")
+        if is_causal:
+            says.append("sliding_window_non_causal false makes every layer causal")
+        yield _served(VLLM, draft, reading, says, is_ours=not is_causal)
+
+    if is_published_apart:
+        yield Served(SGLANG, False, "it looks for target_layer_ids, the authors' layout")
+    else:
+        reading, says = {}, []
+        if draft.kind == DSPARK and not is_told:
+            reading["anchor"] = NEXT
+        yield _served(SGLANG, draft, reading, says, is_ours=True)
+
+    if draft.kind == DFLASH2:
+        yield from _none(LLAMA_CPP)
+    elif markov != VANILLA:
+        yield replace(other_markov, engine=LLAMA_CPP)
+    else:
+        yield Served(LLAMA_CPP, True, "the anchor's layout is what its converter was told")
+    yield from _none(TRANSFORMERS)
 
 
 def _served(

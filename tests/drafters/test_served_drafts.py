@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.published_heads import READS, as_authors, changed, save_medusa, save_published
+from support.tiny_blocks import save_block
 from support.tiny_models import config_of, make
 
 from spsbench.base.errors import UsageError
@@ -112,6 +113,36 @@ def test_what_is_not_certain_is_part_of_the_name(tmp_path: Path) -> None:
     assert dict(kind.spelled(open_).options)["ids"] == "after"
     asked = Spec("heads", (*open_.options, ("ids", "output")))
     assert dict(kind.spelled(asked).options)["ids"] == "output"
+
+
+BLOCK_TARGET: dict[str, Any] = {"hidden": HIDDEN, "vocab_size": SIZE, "target_layers": 4}
+
+
+def test_a_block_is_read_by_engines_as_their_code_says(tmp_path: Path) -> None:
+    told = {"sample_from_anchor": False, "sliding_window_non_causal": True}
+    plain = of_engines(save_block(tmp_path / "plain", **BLOCK_TARGET, **told))
+    assert plain[VLLM].says == "a draft of K tokens is a block of as many masks, not of block_size"
+    assert plain[LLAMA_CPP].loads
+    assert not plain[SGLANG].loads
+    assert "target_layer_ids" in plain[SGLANG].says
+    causal = of_engines(
+        save_block(tmp_path / "causal", **BLOCK_TARGET, **told | {"sliding_window_non_causal": False})
+    )
+    assert "makes every layer causal" in causal[VLLM].says
+    authors = of_engines(save_block(tmp_path / "z", **BLOCK_TARGET, writer="z-lab"))
+    assert authors[SGLANG].says == "as its writer does"
+    assert not of_engines(save_block(tmp_path / "two", **BLOCK_TARGET, kind="dflash2"))[LLAMA_CPP].loads
+
+
+def test_a_dspark_whose_anchor_is_not_told_is_read_both_ways(tmp_path: Path) -> None:
+    """Its writer lets the pending token's place predict, vLLM does not: what that costs is measured."""
+    folder = save_block(tmp_path / "d", **BLOCK_TARGET, kind="dspark")
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("sample_from_anchor", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert of_engines(folder)[VLLM].options == {"anchor": "own"}
+    gated = of_engines(save_block(tmp_path / "g", **BLOCK_TARGET, kind="dspark", markov="gated"))
+    assert [gated[engine].loads for engine in (VLLM, LLAMA_CPP)] == [False, False]
 
 
 def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(
