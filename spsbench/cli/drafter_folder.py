@@ -14,12 +14,14 @@ from spsbench.cli.console import out, print_json, say
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spsbench.base.records import Spec
     from spsbench.drafters.read_otherwise import Accepted
     from spsbench.drafters.served_drafts import Served
     from spsbench.models.trained import TrainedDraft
     from spsbench.report.tables import Table
 
 TEXTS, TOKENS, K = 8, 64, 5
+FLAG = "FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,6 @@ def examine_folder(
     from spsbench.drafters.served_drafts import served
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.published import CONFIG, read_config_file
-    from spsbench.models.reading import read_draft
 
     if target is None and (task or limit):
         flag = "--task" if task else "--limit"
@@ -46,8 +47,8 @@ def examine_folder(
             f"{flag} names prompts for a target, and none is given.", flag=flag, remedy="Give --target MODEL."
         )
     quiet_libraries()
-    draft = read_draft(folder, "FOLDER")
-    engines = served(draft, read_config_file(folder / CONFIG, "FOLDER") or {})
+    draft = _described(folder)
+    engines = served(draft, read_config_file(folder / CONFIG, FLAG) or {})
     measured: Sequence[Accepted] = ()
     if target is not None:
         measured = _measured(draft, engines, target, task, limit, quiet=quiet or json)
@@ -59,6 +60,29 @@ def examine_folder(
             out().print(part)
 
 
+def _described(folder: Path) -> TrainedDraft:
+    """Describe a drafter's folder, or the prediction modules in a target's own."""
+    from spsbench.drafters.mtp import describe
+    from spsbench.models.kinds import is_trained
+    from spsbench.models.published import open_published
+    from spsbench.models.reading import read_draft
+
+    if not is_trained(folder) and (published := open_published(folder, FLAG)) is not None:
+        modules = describe(published)
+        if modules is not None:
+            return modules
+    return read_draft(folder, FLAG)
+
+
+def _drafter(draft: TrainedDraft) -> Spec:
+    from spsbench.base.records import Spec
+    from spsbench.models.kinds import MTP
+
+    if draft.kind != MTP:
+        return Spec("heads", (("from", str(draft.folder)),))
+    return Spec(MTP, (("from", str(draft.folder)),) if draft.extra["apart"] else ())
+
+
 def _measured(
     draft: TrainedDraft,
     engines: list[Served],
@@ -68,7 +92,6 @@ def _measured(
     *,
     quiet: bool,
 ) -> Sequence[Accepted]:
-    from spsbench.base.records import Spec
     from spsbench.cli.settings import read_material
     from spsbench.drafters.read_otherwise import by_reading
     from spsbench.drafters.registry import drafter_kind
@@ -77,10 +100,10 @@ def _measured(
     from spsbench.runner.material import find_material
 
     if draft.refused:
-        raise UsageError(f"{draft.folder} is {draft.kind}: {draft.refused}.", flag="FOLDER")
+        raise UsageError(f"{draft.folder} is {draft.kind}: {draft.refused}.", flag=FLAG)
     settings = read_material(quiet=quiet, target=target, task=task, limit=limit or str(TEXTS))
     material = find_material(settings)
-    spec = Spec("heads", (("from", str(draft.folder)),))
+    spec = _drafter(draft)
     drafter_kind(spec.name).require_target(spec, material.source.target)
     layers = text_config(material.source.target.config).num_hidden_layers
     wanted = readings(draft, engines, layers)
@@ -106,6 +129,7 @@ def facts(examined: Examined) -> dict[str, Any]:
         },
         "layers": (draft.config or {}).get("num_hidden_layers"),
         "heads": draft.heads or None,
+        "modules": draft.extra.get("modules"),
         "ids": None if draft.reads is None else list(draft.reads),
         "proposes": None if draft.vocabulary is None else len(draft.vocabulary),
         "d2t": draft.extra.get("d2t"),
@@ -162,6 +186,7 @@ def screen(examined: Examined) -> list[RenderableType | str]:
             "target",
             f"{draft.target.name}: states {draft.target.hidden} wide, {draft.target.vocab_size:,} tokens",
         ],
+        *_modules(draft),
         ["reads", _read(draft)],
         ["proposes", _proposed(draft)],
     ]
@@ -169,7 +194,8 @@ def screen(examined: Examined) -> list[RenderableType | str]:
         [c.name, f"{c.value}: {c.because}" + ("" if c.certain else " (not certain)")]
         for c in draft.conventions
     ]
-    own = f"no: {draft.refused}" if draft.refused else "as above; --drafter heads:from=FOLDER"
+    drafter = str(_drafter(draft)).replace(str(draft.folder), FLAG)
+    own = f"no: {draft.refused}" if draft.refused else f"as above; --drafter {drafter}"
     engines: list[list[Any]] = [
         [
             e.engine,
@@ -187,6 +213,18 @@ def screen(examined: Examined) -> list[RenderableType | str]:
     if examined.measured:
         parts += ["", _acceptance(examined.measured).as_rich(), *_verdict(examined)]
     return parts
+
+
+def _modules(draft: TrainedDraft) -> list[list[Any]]:
+    if "modules" not in draft.extra:
+        return []
+    count, own = draft.extra["modules"], draft.extra["own_heads"]
+    return [
+        [
+            "modules",
+            f"{count}, " + (f"{own} with an output head in the files" if own else "with the target's head"),
+        ]
+    ]
 
 
 def _read(draft: TrainedDraft) -> str:

@@ -19,6 +19,7 @@ from spsbench.models.kinds import (
     DSPARK,
     EAGLE3,
     MEDUSA,
+    MTP,
     NEXT,
     OUTPUT,
     OWN,
@@ -38,6 +39,10 @@ VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS = (
     "transformers 5.23.0",
 )
 
+_COMPARED = ("deepseek_v3", "glm4_moe", "glm_ocr", "qwen3_next", "qwen3_5", "step3", "mimo_v2")
+"""Targets whose modules were read in the code of vLLM, SGLang and llama.cpp."""
+_VLLM_BEFORE_NORM = ("glm4_moe", "glm_ocr", "step3")
+_HAVE_MTP_LAYERS = ("bailing_hybrid", "deepseek_v3", "glm4_moe", "inkling", "mellum", "step3p7")
 _NESTED = "eagle_config"
 _IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -72,6 +77,8 @@ def served(draft: TrainedDraft, config: Mapping[str, Any]) -> list[Served]:
         return [*_of_eagle3(draft, config)]
     if draft.kind == PEAGLE:
         return [*_of_peagle(draft, config)]
+    if draft.kind == MTP:
+        return [*_of_modules(draft)]
     if draft.kind in BLOCKS:
         return [*_of_block(draft, config)]
     if draft.kind == XPRESS:
@@ -174,6 +181,35 @@ def _of_block(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served
     else:
         yield Served(LLAMA_CPP, True, "the anchor's layout is what its converter was told")
     yield from _none(TRANSFORMERS)
+
+
+def _of_modules(draft: TrainedDraft) -> Iterator[Served]:
+    """Of the target's own; a folder apart is a format that no engine was found to read."""
+    if draft.extra["apart"]:
+        yield from _none(VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)
+        return
+    model = str((draft.config or {}).get("model_type"))
+    modules = int(draft.extra["modules"])
+    if model.startswith(_COMPARED):
+        says = ["beyond its modules it begins with the first again"]
+        is_one = model.startswith("mimo_v2") and modules > 1
+        if is_one:
+            says = ["the first of its modules alone, whose state it reads after the norm"]
+        before = PRE if model.startswith(_VLLM_BEFORE_NORM) else draft.convention("recycle")
+        if before != draft.convention("recycle"):
+            says.append("a module reads the state before its norm")
+        yield _served(VLLM, draft, {"recycle": before}, says, is_ours=not is_one)
+        for engine in (SGLANG, LLAMA_CPP):
+            yield _served(engine, draft, {}, [], is_ours=True)
+    if not model.startswith(_HAVE_MTP_LAYERS):
+        yield Served(TRANSFORMERS, False, f"{model} has no num_mtp_layers there: modules are not loaded")
+        return
+    says, reading = ["as many tokens as modules"], {"recycle": POST}
+    if draft.convention("recycle") == PRE:
+        says.append("a module reads the state after its norm")
+    if draft.extra["own_heads"] and model.startswith("step"):
+        says.append("the target's head in place of each module's own")
+    yield _served(TRANSFORMERS, draft, reading, says, is_ours=len(says) < 3)
 
 
 def _served(

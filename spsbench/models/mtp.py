@@ -74,7 +74,7 @@ _PARTS = {
 """What each writer calls a part; ``.weight`` follows."""
 
 _HEADS = ("shared_head.head.weight", "shared_head.output.weight")
-_PROMISES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+PROMISES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 
 _NUMBERED = (r"(?:model\.)?mtp_layers\.", r"model\.mtp\.layers\.", r"mtp\.layers\.")
 """What stands before a module's number where it is not one behind the model's own layers."""
@@ -104,7 +104,7 @@ def find_modules(stored: Checkpoint, config: Any) -> MtpLayout:
 
 
 def _promised(text: Any) -> Iterator[tuple[str, int]]:
-    for name in _PROMISES:
+    for name in PROMISES:
         value = getattr(text, name, None)
         if isinstance(value, int) and value > 0:
             yield name, value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ import torch
 from support.published_heads import READS, as_authors, changed, save_medusa, save_published
 from support.tiny_blocks import save_block
 from support.tiny_models import config_of, make
+from support.tiny_mtp import save_with_mtp
 
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Spec
 from spsbench.drafters import heads
+from spsbench.drafters.mtp import describe
 from spsbench.drafters.read_otherwise import by_reading
 from spsbench.drafters.registry import drafter_kind
 from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
+from spsbench.models.published import open_published
 from spsbench.models.reading import read_draft
 from spsbench.models.torch_lm import TorchLM
+from spsbench.models.trained import TrainedDraft
 
 FLAG = "--drafter"
 HIDDEN, SIZE = 32, 258
@@ -113,6 +118,36 @@ def test_what_is_not_certain_is_part_of_the_name(tmp_path: Path) -> None:
     assert dict(kind.spelled(open_).options)["ids"] == "after"
     asked = Spec("heads", (*open_.options, ("ids", "output")))
     assert dict(kind.spelled(asked).options)["ids"] == "output"
+
+
+def of_modules(folder: Path) -> tuple[TrainedDraft, dict[str, Served]]:
+    published = open_published(folder, FLAG)
+    assert published is not None
+    draft = describe(published)
+    assert draft is not None
+    return draft, {each.engine: each for each in served(draft, published.config)}
+
+
+def test_modules_of_a_target_are_described_from_its_files(tmp_path: Path) -> None:
+    draft, engines = of_modules(save_with_mtp("glm4-moe", tmp_path / "glm", modules=2))
+    assert (draft.kind, draft.extra["modules"], draft.target.vocab_size) == ("mtp", 2, SIZE)
+    assert engines[VLLM].options == {"recycle": "pre"}
+    assert "before its norm" in engines[VLLM].says
+    assert engines[SGLANG].says == "as its writer does"
+    assert engines[TRANSFORMERS].says == "as many tokens as modules"
+    _, others = of_modules(save_with_mtp("qwen3-next", tmp_path / "qwen"))
+    assert others[VLLM].options is None
+    assert not others[TRANSFORMERS].loads
+
+
+def test_a_target_without_modules_is_none_and_one_that_promises_them_is_named(tmp_path: Path) -> None:
+    folder = save_with_mtp("glm4-moe", tmp_path / "t", modules=0)
+    published = open_published(folder, FLAG)
+    assert published is not None
+    assert describe(replace(published, config={**published.config, "num_nextn_predict_layers": 0})) is None
+    promising = {**published.config, "num_nextn_predict_layers": 3}
+    with pytest.raises(UnavailableError, match="promises num_nextn_predict_layers 3, and its files have no"):
+        describe(replace(published, config=promising))
 
 
 BLOCK_TARGET: dict[str, Any] = {"hidden": HIDDEN, "vocab_size": SIZE, "target_layers": 4}
