@@ -38,7 +38,7 @@ from spsbench.models.kinds import (
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.published import CONFIG, D2T, T2D, Published, Shape
 from spsbench.models.speculators import FC, HEAD, LAYER, OWN_EMBEDDING, TYPE, layer_settings, verifier_of
-from spsbench.models.torch_lm import TorchLM
+from spsbench.models.torch_lm import TorchLM, head_of
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft, layer_config
 
 _NESTED = "dflash_config"
@@ -369,7 +369,7 @@ def _head(draft: TrainedDraft, target: TorchLM | OnnxLM) -> Tensor:
     if isinstance(target, OnnxLM):
         own = "lm_head.weight" if "lm_head.weight" in target.stored else EMBEDDING
         return torch.from_numpy(target.stored.read(own))
-    weight: Tensor = target.model.get_output_embeddings().weight
+    weight: Tensor = head_of(target.model).weight
     return weight.detach()
 
 

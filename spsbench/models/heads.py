@@ -34,7 +34,7 @@ from spsbench.models.speculators import (
     eagle3_body,
     norm_of_state,
 )
-from spsbench.models.torch_lm import TorchLM
+from spsbench.models.torch_lm import TorchLM, head_of
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
 
@@ -306,7 +306,7 @@ class _OutputHead:
             self._weight = weight[: len(ids)]
             self._bias, self._scale = None, 1.0
             return
-        head = target.model.get_output_embeddings()
+        head = head_of(target.model)
         whole = len(ids) == size
         self._weight = head.weight[:size] if whole else head.weight[ids]
         self._bias = None if getattr(head, "bias", None) is None else head.bias[ids]

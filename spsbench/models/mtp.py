@@ -29,7 +29,7 @@ from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
-from spsbench.models.torch_lm import TorchLM
+from spsbench.models.torch_lm import TorchLM, head_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class MtpModule(nn.Module):
         self.hidden_norm = _norm(stored, names.hidden_norm, self.final_norm)
         self.projection = nn.Parameter(_stored(stored, names.projection, (width, 2 * width), target))
         table = target.model.get_input_embeddings()
-        head = target.model.get_output_embeddings()
+        head = head_of(target.model)
         self._embed = table if not names.embedding else _own(stored, names.embedding, table)
         self._head = head if not names.head else _own(stored, names.head, head)
         self._scale, self._softcap = _logit_scale(text_config(target.config))

@@ -285,15 +285,21 @@ def body_of(model: Any) -> Any:
 
     Some models do not declare it, and some call their head a decoder (ModernBERT's).
     """
-    head, body = model.get_output_embeddings(), model.get_decoder()
+    head, body = head_of(model), model.get_decoder()
     if body is model or body is head:
         return getattr(model, "model", model)
-    if head is None and hasattr(body, "get_output_embeddings"):  # not declared either
-        head = body.get_output_embeddings()
     if head is not None and any(part is head for part in body.modules()):  # a language model within
         inner = body_of(body)
         return model if inner is body else inner
     return body
+
+
+def head_of(model: Any) -> Any:
+    """Return a model's output head, None without one; where a wrapper declares none, its language model's."""
+    head, body = model.get_output_embeddings(), model.get_decoder()
+    if head is None and body is not model and hasattr(body, "get_output_embeddings"):
+        head = body.get_output_embeddings()
+    return head
 
 
 class BodyOnce:
@@ -390,9 +396,10 @@ def _require_states(model: Any, states: States, flag: str) -> None:
 
     Layers' states are held against those that transformers itself gives for ``output_hidden_states``.
     """
-    head = model.get_output_embeddings()
+    head = head_of(model)
     seen = list[Tensor]()
-    ids = torch.arange(3, device=model.device).unsqueeze(0)
+    rows = len(model.get_input_embeddings().weight)
+    ids = (torch.arange(3, device=model.device) % rows).unsqueeze(0)
     raw = [state for state in states if state != NORMED]
     if head is not None and body_of(model) is not model:
         hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))

@@ -18,6 +18,7 @@ from support.tiny_models import config_of, make, over_onnx
 from support.tiny_mtp import make_gemma4, save_assistant, save_speculators_mtp, save_with_mtp
 from torch import Tensor
 
+from benchmarks.tiny_types import tiny_config
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.algorithms import DecodedLoop, start
@@ -27,7 +28,7 @@ from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.blocks import PathDrafter
 from spsbench.drafters.registry import Context, build_drafter, drafter_kind
 from spsbench.models.block_folders import form_of, load_block
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, built
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.mtp import MtpModule, NoModules, find_modules
 from spsbench.models.reading import read_draft
@@ -161,6 +162,17 @@ def test_a_block_over_onnxruntime_drafts_what_it_drafts_over_torch(tmp_path: Pat
         drawn = islice(loops(context(target, spec, PLAIN, 4), spec, 4), 12)
         texts.append([loop.draft.tokens.tolist() for loop in drawn])
     assert texts[0] == texts[1]
+
+
+def test_a_head_that_a_wrapper_does_not_declare_is_found(tmp_path: Path) -> None:
+    """Nemotron-H's of images and sounds tells of no head, and its language model has one."""
+    target = TorchLM(built(tiny_config("nemotron_h_omni"), torch.float32).eval())
+    assert target.model.get_output_embeddings() is None
+    width, layers = target.embedding_shape[1], target.layers
+    sizes = {"hidden": width, "vocab_size": target.vocab_size, "target_layers": layers}
+    spec = Spec("heads", (("from", str(save_block(tmp_path / "d", **sizes))),))
+    given = context(target, spec, GREEDY, 3)
+    assert text_of(loops(given, spec, 3), 12) == text_of(loops(given, None, 3), 12)
 
 
 def test_a_token_drawn_before_changes_the_next_row(tmp_path: Path) -> None:
