@@ -309,6 +309,14 @@ def test_the_law_is_the_targets_exactly_under_heads_of_others(
         assert_lossless(drafter, vocab_size=vocab_size, ks=(k,), samplings=(sampling,))
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [*KINDS, *PUBLISHED])
+def test_the_greedy_law_is_exact_up_to_seven_tokens(tmp_path: Path, kind: str) -> None:
+    """A greedy draft is one, of however many tokens; drawn ones of more than three are too many to count."""
+    make = small_head if kind in KINDS else small_published
+    assert_lossless(make(tmp_path, kind, 3), vocab_size=3, ks=(4, 5, 6, 7), samplings=(GREEDY,))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_what_heads_of_others_draft_is_read_again_from_the_text_alone(
