@@ -62,13 +62,13 @@ def examine_folder(
 
 def _described(folder: Path) -> TrainedDraft:
     """Describe a drafter's folder, or the prediction modules in a target's own."""
-    from spsbench.drafters.mtp import describe
     from spsbench.models.kinds import is_trained
+    from spsbench.models.module_folders import describe_modules
     from spsbench.models.published import open_published
     from spsbench.models.reading import read_draft
 
     if not is_trained(folder) and (published := open_published(folder, FLAG)) is not None:
-        modules = describe(published)
+        modules = describe_modules(published)
         if modules is not None:
             return modules
     return read_draft(folder, FLAG)

@@ -19,10 +19,10 @@ from support.tiny_mtp import save_with_mtp
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Spec
 from spsbench.drafters import heads
-from spsbench.drafters.mtp import describe
 from spsbench.drafters.read_otherwise import by_reading
 from spsbench.drafters.registry import drafter_kind
 from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
+from spsbench.models.module_folders import describe_modules
 from spsbench.models.published import open_published
 from spsbench.models.reading import read_draft
 from spsbench.models.torch_lm import TorchLM
@@ -123,7 +123,7 @@ def test_what_is_not_certain_is_part_of_the_name(tmp_path: Path) -> None:
 def of_modules(folder: Path) -> tuple[TrainedDraft, dict[str, Served]]:
     published = open_published(folder, FLAG)
     assert published is not None
-    draft = describe(published)
+    draft = describe_modules(published)
     assert draft is not None
     return draft, {each.engine: each for each in served(draft, published.config)}
 
@@ -144,10 +144,13 @@ def test_a_target_without_modules_is_none_and_one_that_promises_them_is_named(tm
     folder = save_with_mtp("glm4-moe", tmp_path / "t", modules=0)
     published = open_published(folder, FLAG)
     assert published is not None
-    assert describe(replace(published, config={**published.config, "num_nextn_predict_layers": 0})) is None
+    assert (
+        describe_modules(replace(published, config={**published.config, "num_nextn_predict_layers": 0}))
+        is None
+    )
     promising = {**published.config, "num_nextn_predict_layers": 3}
     with pytest.raises(UnavailableError, match="promises num_nextn_predict_layers 3, and its files have no"):
-        describe(replace(published, config=promising))
+        describe_modules(replace(published, config=promising))
 
 
 BLOCK_TARGET: dict[str, Any] = {"hidden": HIDDEN, "vocab_size": SIZE, "target_layers": 4}
