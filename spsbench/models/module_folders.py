@@ -5,6 +5,7 @@ from __future__ import annotations
 from transformers import PretrainedConfig
 
 from spsbench.models.checkpoint import Checkpoint
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import AUTHORS, MTP, POST, PRE, SPECULATORS
 from spsbench.models.mtp import PROMISES, NoModules, find_modules
 from spsbench.models.published import Published
@@ -13,6 +14,8 @@ from spsbench.models.trained import Convention, MadeFor, TrainedDraft
 
 _BEFORE_NORM = ("step3", "mimo_v2")
 """Targets whose modules read each other's states before the norm, by vLLM and by llama.cpp."""
+
+_SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
 def describe_modules(published: Published) -> TrainedDraft | None:
@@ -26,9 +29,12 @@ def describe_modules(published: Published) -> TrainedDraft | None:
     text = told.get(LAYER) if is_apart else told.get("text_config", told)
     if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
         return None
-    hidden, vocab_size = (published.number(field, text) for field in ("hidden_size", "vocab_size"))
-    config = PretrainedConfig(**{"num_hidden_layers": published.number("num_hidden_layers", text), **text})
-    stored = Checkpoint(published.folder)
+    if not is_apart and any(type(text.get(field)) is not int for field in _SIZES):
+        return None  # a head's folder may say less of its target
+    _, hidden, vocab_size = (published.number(field, text) for field in _SIZES)
+    config = PretrainedConfig(**text)
+    with typed_errors(str(published.folder), published.flag):
+        stored = Checkpoint(published.folder)
     try:
         layout = find_modules(stored, config)
     except NoModules as reason:

@@ -153,6 +153,15 @@ def test_a_target_without_modules_is_none_and_one_that_promises_them_is_named(tm
         describe_modules(replace(published, config=promising))
 
 
+def test_a_folder_that_says_less_of_its_target_is_not_taken_for_modules(tmp_path: Path) -> None:
+    """A Medusa file's configuration may name a model type and no width: its own reader describes it."""
+    folder = save_with_mtp("glm4-moe", tmp_path / "t")
+    published = open_published(folder, FLAG)
+    assert published is not None
+    less = {name: value for name, value in published.config.items() if name != "hidden_size"}
+    assert describe_modules(replace(published, config=less)) is None
+
+
 BLOCK_TARGET: dict[str, Any] = {"hidden": HIDDEN, "vocab_size": SIZE, "target_layers": 4}
 
 
