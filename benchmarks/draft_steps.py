@@ -22,13 +22,14 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.rollback import CONTEXT, K, block_s
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.registry import Context, build_drafter, drafter_kind
 from spsbench.models import TorchLM
 from spsbench.parts.whatif.bench.forced import in_turns
 
-K, VOCABULARY, CONTEXT = 4, 8_192, 128
+VOCABULARY = 8_192
 CPU = torch.device("cpu")
 
 
@@ -90,16 +91,6 @@ def over_its_forwards(model: Any, spec: Spec, prompt: list[int], rounds: int) ->
     return ratios[4:]
 
 
-@torch.inference_mode()
-def block_s(model: TorchLM, prompt: list[int], number: int) -> float:
-    pending = model.begin(prompt)
-    model.score(pending, last=1)
-    block = torch.arange(K + 1)
-    began = time.perf_counter()
-    model.score(block, last=K + 1)
-    return time.perf_counter() - began
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -122,9 +113,11 @@ def main() -> None:
         for name, spec in specs.items():
             reads = drafter_kind(spec.name).states_of(spec, targets["none"].layers)
             targets[name] = TorchLM(model).with_features("--drafter", reads)
-    times = in_turns(
-        {name: partial(block_s, each, prompt) for name, each in targets.items()}, range(-2, given.rounds), 0
-    )
+
+    def timed(name: str, number: int) -> float:
+        return block_s(targets[name], prompt)
+
+    times = in_turns({name: partial(timed, name) for name in targets}, range(-2, given.rounds), 0)
     for name in specs:
         ratio = statistics.median(
             kept / plain for kept, plain in zip(times[name], times["none"], strict=True)
