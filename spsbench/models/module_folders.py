@@ -29,6 +29,8 @@ def describe_modules(published: Published) -> TrainedDraft | None:
     text = told.get(LAYER) if is_apart else told.get("text_config", told)
     if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
         return None
+    if isinstance(kinds := text.get("layers_block_type"), list):  # Nemotron-H's need not say how many
+        text = text | {"num_hidden_layers": len(kinds)}
     if not is_apart and any(type(text.get(field)) is not int for field in _SIZES):
         return None  # a head's folder may say less of its target
     _, hidden, vocab_size = (published.number(field, text) for field in _SIZES)

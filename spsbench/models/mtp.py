@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
-from spsbench.models.torch_lm import TorchLM, head_of
+from spsbench.models.torch_lm import TorchLM, body_of, final_norm_in, head_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class ModuleNames:
 
     Attributes:
         embedding_norm, hidden_norm, projection, final_norm: their names.
-        layer: from the layer's tensors, as a model's first layer has them, to their names.
+        layer: from the layers' tensors, as a model's first layers have them, to their names.
+        layers: how many: one, but in Nemotron-H, whose layers have a mixer each.
         head: its own output head; empty where it has none.
         embedding: its own embedding table; empty where it has none.
     """
@@ -48,6 +50,7 @@ class ModuleNames:
     projection: str
     final_norm: str
     layer: Mapping[str, str]
+    layers: int = 1
     head: str = ""
     embedding: str = ""
 
@@ -76,7 +79,7 @@ _PARTS = {
 _HEADS = ("shared_head.head.weight", "shared_head.output.weight")
 PROMISES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 
-_NUMBERED = (r"(?:model\.)?mtp_layers\.", r"model\.mtp\.layers\.", r"mtp\.layers\.")
+_NUMBERED = (r"(?:model\.)?mtp_layers\.", r"model\.mtp\.layers\.", r"(?:language_model\.)?mtp\.layers\.")
 """What stands before a module's number where it is not one behind the model's own layers."""
 
 _STATE_FIRST = ("mimo", "inkling")
@@ -94,10 +97,12 @@ def find_modules(stored: Checkpoint, config: Any) -> MtpLayout:
     """
     text = text_config(config)
     groups = _behind_the_layers(stored, text.num_hidden_layers) or _numbered(stored)
-    modules = [_module(stored, prefix) for prefix in groups]
+    modules = [_module(stored, prefixes) for prefixes in groups]
     if not modules:
         promised = next((f"{name} {value}" for name, value in _promised(text)), "")
         why = f"its config promises {promised}, and its files" if promised else "its files"
+        if (other := next((name for name in sorted(stored.tensors) if "mtp" in name), None)) is not None:
+            raise NoModules(f"{why} name a module's tensors in a way that is not read here, as in {other}")
         raise NoModules(f"{why} have no tensors of a multi-token prediction module")
     first = str(text.model_type).startswith(_STATE_FIRST)
     return MtpLayout(tuple(modules), hidden_first=bool(getattr(text, "mtp_hidden_states_first", first)))
@@ -110,46 +115,65 @@ def _promised(text: Any) -> Iterator[tuple[str, int]]:
             yield name, value
 
 
-def _behind_the_layers(stored: Checkpoint, layers: int) -> list[str]:
-    """Return prefixes of the modules that stand as further layers behind the model's own."""
+def _behind_the_layers(stored: Checkpoint, layers: int) -> list[list[str]]:
+    """Return what the names of each module begin with, if they stand as further layers behind the model's."""
     found: dict[int, str] = {}
     for name in stored.tensors:
         match = re.match(r"(.*?\blayers\.)(\d+)\.(?:transformer\.)?(?:enorm|hnorm|eh_proj)\.", name)
         if match is not None and int(match[2]) >= layers and "mtp" not in match[1]:
             found[int(match[2])] = f"{match[1]}{match[2]}."
-    return [found[number] for number in sorted(found)]
+    return [[found[number]] for number in sorted(found)]
 
 
-def _numbered(stored: Checkpoint) -> list[str]:
+def _numbered(stored: Checkpoint) -> list[list[str]]:
+    """Return what the names of each module's layers begin with: it ends where the next one has a product."""
     for pattern in _NUMBERED:
         matches = (re.match(rf"({pattern})(\d+)\.", name) for name in stored.tensors)
         found = {int(match[2]): f"{match[1]}{match[2]}." for match in matches if match is not None}
         if found:
-            return [found[number] for number in sorted(found)]
+            prefixes = [found[number] for number in sorted(found)]
+            begins = [_part(stored, "projection", prefix) is not None for prefix in prefixes]
+            if not begins[0]:  # the one product of all stands above
+                return [[prefix] for prefix in prefixes]
+            places = [place for place, begin in enumerate(begins) if begin]
+            return [prefixes[place:end] for place, end in pairwise((*places, len(prefixes)))]
     return []
 
 
-def _module(stored: Checkpoint, prefix: str) -> ModuleNames:
+def _part(stored: Checkpoint, part: str, prefix: str) -> str | None:
+    """Return the name of a part of the module, or of the layer of one, that ``prefix`` begins."""
+    nearby = (f"{prefix}{inner}{choice}.weight" for choice in _PARTS[part] for inner in ("", "transformer."))
+    return next((name for name in nearby if name in stored), None)
+
+
+def _module(stored: Checkpoint, prefixes: Sequence[str]) -> ModuleNames:
     """Return one module's tensors; what Qwen's and Mellum's share stands a level above ``mtp.layers.0``."""
-    above = re.sub(r"layers\.\d+\.$", "", prefix) if "mtp" in prefix else prefix
-    names = {name for name in stored.tensors if name.startswith(prefix)}
-    parts, taken = {}, set()
+    first, last = prefixes[0], prefixes[-1]
+    above = re.sub(r"layers\.\d+\.$", "", first) if "mtp" in first else first
+    parts = {}
     for part, choices in _PARTS.items():
-        nearby = [f"{prefix}{inner}{choice}.weight" for choice in choices for inner in ("", "transformer.")]
-        shared = [f"{above}{choice}.weight" for choice in choices]
-        name = next((name for name in (*nearby, *shared) if name in stored), None)
+        prefix = last if part == "final_norm" else first
+        shared = (f"{above}{choice}.weight" for choice in choices)
+        name = _part(stored, part, prefix) or next((name for name in shared if name in stored), None)
         if name is None:
-            raise NoModules(f"its files have no {nearby[0]}, which its module {prefix.rstrip('.')} needs")
+            lacking = f"{prefix}{choices[0]}.weight"
+            raise NoModules(f"its files have no {lacking}, which its module {first.rstrip('.')} needs")
         parts[part] = name
-        taken.add(name)
-    head = next((name for name in sorted(names) if name.endswith(_HEADS)), "")
-    embedding = f"{prefix}embed_tokens.weight"
-    taken |= {head, embedding}
+    names = [{name for name in stored.tensors if name.startswith(prefix)} for prefix in prefixes]
+    head = next((name for name in sorted(names[-1]) if name.endswith(_HEADS)), "")
+    embedding = f"{first}embed_tokens.weight"
     layer = {}
-    for name in sorted(names - taken):
-        inner = name[len(prefix) :].removeprefix("transformer.").removeprefix("transformer_block.")
-        layer[f"model.layers.0.{inner}"] = name
-    return ModuleNames(**parts, layer=layer, head=head, embedding=embedding if embedding in stored else "")
+    for number, (prefix, own) in enumerate(zip(prefixes, names, strict=True)):
+        for name in sorted(own - {*parts.values(), head, embedding}):
+            inner = name[len(prefix) :].removeprefix("transformer.").removeprefix("transformer_block.")
+            layer[f"model.layers.{number}.{inner}"] = name
+    return ModuleNames(
+        **parts,
+        layer=layer,
+        layers=len(prefixes),
+        head=head,
+        embedding=embedding if embedding in stored else "",
+    )
 
 
 class MtpModule(nn.Module):
@@ -173,8 +197,9 @@ class MtpModule(nn.Module):
         self._hidden_first = hidden_first
         config = _layer_config(target.config, names, number)
         self.body = _body(stored, names, config, target)
-        self.final_norm = self.body.norm
-        self.body.norm = nn.Identity()
+        name = final_norm_in(self.body)
+        self.final_norm = getattr(self.body, name)
+        setattr(self.body, name, nn.Identity())
         width = text_config(target.config).hidden_size
         self.embedding_norm = _norm(stored, names.embedding_norm, self.final_norm)
         self.hidden_norm = _norm(stored, names.hidden_norm, self.final_norm)
@@ -254,12 +279,21 @@ def _norm(stored: Checkpoint, name: str, like: Any) -> Any:
 
 
 def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
-    """Return the configuration of a model of the module's one layer, whose vocabulary is one token."""
+    """Return the configuration of a model of the module's layers alone, whose vocabulary is one token.
+
+    Raises:
+        NoModules: the configuration tells of other layers than the files hold.
+    """
     text = text_config(config)
     told = text.get_mtp_config() if getattr(text, "num_mtp_layers", None) else copy.deepcopy(text)
     sparse = any(".experts." in name for name in names.layer)
     types = getattr(told, "layer_types", None)
-    if types is not None:
+    if (pattern := getattr(told, "mtp_layers_block_type", None)) is not None:
+        if len(pattern) != names.layers:
+            kinds = ", ".join(pattern)
+            raise NoModules(f"its config gives a module the layers {kinds}, its files hold {names.layers}")
+        told.layer_types = list(pattern)
+    elif types is not None:
         own = types if told.num_hidden_layers == len(types) < text.num_hidden_layers else ()
         told.layer_types = [own[number] if number < len(own) else _attention(types)]
     if getattr(told, "mlp_layer_types", None) is not None:
@@ -270,7 +304,7 @@ def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
         told.mlp_only_layers = [] if sparse else [0]
     if hasattr(told, "decoder_sparse_step"):
         told.decoder_sparse_step = 1
-    told.num_hidden_layers = 1
+    told.num_hidden_layers = names.layers
     told.vocab_size, told.pad_token_id, told.bos_token_id, told.eos_token_id = 1, None, None, None
     told.tie_word_embeddings = False
     return told
@@ -284,10 +318,15 @@ def _attention(types: list[str]) -> str:
 def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) -> Any:
     """Build the layer and its final norm, by transformers' own reading of the architecture's files."""
     state = {inner: torch.from_numpy(_read(stored, name)) for inner, name in names.layer.items()}
-    state["model.norm.weight"] = torch.from_numpy(_read(stored, names.final_norm))
     width = text_config(target.config).hidden_size
-    state["model.embed_tokens.weight"] = state["lm_head.weight"] = torch.zeros(1, width)
-    kind = type(skeleton(config))
+    empty = skeleton(config)
+    kind, body = type(empty), body_of(empty)
+    named = {id(part): name for name, part in empty.named_parameters()}
+    state[named[id(getattr(body, final_norm_in(body)).weight)]] = torch.from_numpy(
+        _read(stored, names.final_norm)
+    )
+    for table in (empty.get_input_embeddings(), head_of(empty)):
+        state[named[id(table.weight)]] = torch.zeros(1, width)
     with _unreported():
         built, told = kind.from_pretrained(
             None, config=config, state_dict=state, dtype=target.dtype, output_loading_info=True

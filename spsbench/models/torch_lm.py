@@ -302,6 +302,15 @@ def head_of(model: Any) -> Any:
     return head
 
 
+def final_norm_in(body: Any) -> str:
+    """Return the name of the norm before the output head in a model's body; empty without one."""
+    return next((name for name in _FINAL_NORMS if isinstance(getattr(body, name, None), nn.Module)), "")
+
+
+_FINAL_NORMS = ("norm", "norm_f", "final_layernorm", "ln_f")
+"""What architectures call it."""
+
+
 class BodyOnce:
     """Has a model's head computed over some rows at a time, of what its body gave once for all tokens.
 
@@ -431,7 +440,7 @@ def _shows_layers(model: Any, states: Sequence[int], ids: Tensor) -> bool:
     if any(len(forwards) != 1 or forwards[0].dim() != 3 for forwards in heard.values()):
         return False
     # transformers' last one is normed already: the norm says whether ours is what it got.
-    norm = getattr(body_of(model), "norm", None)
+    norm = getattr(body_of(model), final_norm_in(body_of(model)) or "norm", None)
     for state in states:
         if state < count:
             same = torch.equal(heard[state][0], told[state])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -116,7 +116,7 @@ def text_of(many: Iterator[DecodedLoop], count: int) -> list[int]:
     return tokens[:count]
 
 
-HYBRIDS = ["mtp-qwen3.5", "mtp-qwen3-next"]
+HYBRIDS = ["mtp-qwen3.5", "mtp-qwen3-next", "mtp-nemotron-h"]
 NAMES = [*FOLDERS, "assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2", *HYBRIDS]
 
 
@@ -392,14 +392,45 @@ def test_modules_that_a_config_promises_and_the_files_lack_are_named(tmp_path: P
 
 
 def test_a_module_without_its_product_is_named(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = save_with_mtp("glm4-moe", tmp_path / "t")
-    tensors = load_file(folder / "model.safetensors")
     name = "model.layers.2.eh_proj.weight"
-    save_file({key: part for key, part in tensors.items() if key != name}, folder / "model.safetensors")
+    folder = renamed(save_with_mtp("glm4-moe", tmp_path / "t"), lambda key: "" if key == name else key)
     with pytest.raises(NoModules, match=name):
         find_modules(Checkpoint(folder), loaded(folder).config)
+
+
+def renamed(folder: Path, change: Callable[[str], str]) -> Path:
+    """The folder with other names of tensors; what is named nothing is left out."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {change(name): part for name, part in tensors.items() if change(name)}, folder / "model.safetensors"
+    )
+    return folder
+
+
+def test_a_module_of_several_layers_is_one_module(tmp_path: Path) -> None:
+    """Nemotron-H's: attention, then experts; two modules of two layers are two."""
+    folder = save_with_mtp("nemotron-h", tmp_path / "t", modules=1)
+    config = loaded(folder).config
+    (module,) = find_modules(Checkpoint(folder), config).modules
+    assert (module.layers, module.embedding_norm) == (2, "mtp.layers.0.enorm.weight")
+    assert module.final_norm == "mtp.layers.1.final_layernorm.weight"
+    assert {name.split(".")[2] for name in module.layer} == {"0", "1"}
+    told = TorchLM(make(config))
+    config.mtp_layers_block_type = ["full_attention", "mlp", "moe"]
+    with pytest.raises(NoModules, match="layers full_attention, mlp, moe, its files hold 2"):
+        MtpModule(Checkpoint(folder), module, 0, False, told)
+
+
+def test_modules_whose_names_are_not_known_are_not_said_to_be_missing(tmp_path: Path) -> None:
+    folder = save_with_mtp("nemotron-h", tmp_path / "t")
+    config = loaded(folder).config
+    renamed(folder, lambda name: name.replace("mtp.layers.", "model.mtp_block."))
+    with pytest.raises(
+        NoModules, match=r"in a way that is not read here, as in model\.mtp_block\.0\.eh_proj\.weight"
+    ):
+        find_modules(Checkpoint(folder), config)
 
 
 def test_an_assistant_of_another_target_is_refused(tmp_path: Path) -> None:

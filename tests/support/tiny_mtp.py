@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,10 +54,24 @@ _MELLUM = {
     "mlp_layer_types": ["sparse", "sparse"],
 }
 
+_NEMOTRON = {
+    "head_dim": 8,
+    "hybrid_override_pattern": "M*E",
+    "mtp_hybrid_override_pattern": "*E",
+    "n_routed_experts": 4,
+    "moe_shared_expert_intermediate_size": 16,
+    "ssm_state_size": 8,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "chunk_size": 8,
+}
+
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "deepseek-v3": ("DeepseekV3Config", _ROUTED | _LATENT | {"num_key_value_heads": 4}, "behind"),
     "glm4-moe": ("Glm4MoeConfig", _ROUTED | {"head_dim": 8}, "behind"),
     "mellum": ("MellumConfig", _MELLUM, "qwen"),
+    "nemotron-h": ("NemotronHConfig", _NEMOTRON, "nemotron"),
     "qwen3.5": ("Qwen3_5TextConfig", _HYBRID, "qwen"),
     "qwen3-next": ("Qwen3NextConfig", _HYBRID | {"num_experts": 4}, "qwen"),
 }
@@ -111,6 +126,15 @@ def module_tensors(family: str, config: Any, number: int, seed: int, scale: floa
             "shared_head.norm.weight": gains["norm"],
         }
         return {f"{prefix}{name}": part.contiguous() for name, part in (layer | own).items()}
+    if FAMILIES[family][2] == "nemotron":
+        count = len(config.mtp_layers_block_type)
+        own = {
+            "0.enorm.weight": gains["enorm"],
+            "0.hnorm.weight": gains["hnorm"],
+            "0.eh_proj.weight": product,
+            f"{count - 1}.final_layernorm.weight": gains["norm"],
+        }
+        return {f"mtp.layers.{name}": part.contiguous() for name, part in (layer | own).items()}
     own = {
         "mtp.pre_fc_norm_embedding.weight": gains["enorm"],
         "mtp.pre_fc_norm_hidden.weight": gains["hnorm"],
@@ -121,24 +145,20 @@ def module_tensors(family: str, config: Any, number: int, seed: int, scale: floa
 
 
 def _layer_tensors(config: Any, seed: int) -> dict[str, Tensor]:
-    """A sparse layer of a model's own kind, as its files have it."""
-    told = json.loads(config.to_json_string())
-    told |= {
-        "num_hidden_layers": 1,
-        "vocab_size": 8,
-        "first_k_dense_replace": 0,
-        "num_nextn_predict_layers": 1,
-    }
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        told[name] = None
-    for name in ("layer_types", "mlp_layer_types"):
-        if told.get(name):
-            told[name] = told[name][-1:] if name == "layer_types" else ["sparse"]
-    model = make(type(config)(**told), seed)
+    """A sparse layer of a model's own kind, as its files have it; of Nemotron-H several, by number."""
+    told = copy.deepcopy(config)
+    told.vocab_size, told.num_hidden_layers, told.first_k_dense_replace = 8, 1, 0
+    told.bos_token_id = told.eos_token_id = told.pad_token_id = None
+    several = getattr(told, "mtp_layers_block_type", None)
+    if getattr(told, "layer_types", None):
+        told.layer_types = several or told.layer_types[-1:]
+    if getattr(told, "mlp_layer_types", None):
+        told.mlp_layer_types = ["sparse"]
+    model = make(told, seed)
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tensors = load_file(Path(folder) / "model.safetensors")
-    prefix = "model.layers.0."
+    prefix = "backbone.layers." if several else "model.layers.0."
     return {name[len(prefix) :]: part for name, part in tensors.items() if name.startswith(prefix)}
 
 
