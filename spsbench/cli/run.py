@@ -155,7 +155,7 @@ def measure(options: RunOptions) -> None:
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
         spread = (*(() if on is None else ("--on", on)), *(("--unsafe-exec",) if config.unsafe_exec else ()))
         continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)
-        with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
+        with _leaving_no_litter(directory, kept=named), watching(quiet=quiet) as watcher:
             outcome = carry_out(
                 ready, directory, resume=named is not None, watcher=watcher, allow_mixed=options.allow_mixed
             )
@@ -241,13 +241,22 @@ def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
 
 
 @contextmanager
-def _leaving_no_litter(directory: Path, *, fresh: bool) -> Iterator[None]:
-    """Remove a directory that was made for this run and in which nothing was measured."""
+def _leaving_no_litter(directory: Path, *, kept: Path | None) -> Iterator[None]:
+    """Remove what a run that measured nothing has put where nothing was, so that the next one finds it free.
+
+    Args:
+        directory: of the run.
+        kept: a folder that the user may have made, and which then stays; None if the directory is ours.
+    """
+    stays = kept is not None and kept.is_dir()
+    was_empty = not directory.is_dir() or not any(directory.iterdir())
     try:
         yield
     except BaseException:
-        if fresh and not _has_samples(directory):
+        if was_empty and not _has_samples(directory):
             shutil.rmtree(directory, ignore_errors=True)
+            if stays:
+                directory.mkdir(exist_ok=True)
         raise
 
 

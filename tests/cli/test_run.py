@@ -17,6 +17,7 @@ import pytest
 from support.commandline import BRIEF, SMALL, Cli, Result
 
 import spsbench.runner
+from spsbench.base.errors import UnavailableError
 from spsbench.base.paths import mini_dir
 from spsbench.base.records import Generation, Request, Sample
 from spsbench.cli.options import RunOptions
@@ -183,6 +184,25 @@ def test_ctrl_c_before_anything_was_measured_leaves_nothing(
         f"Interrupted. Start it again with:\n  {shlex.join(['spsbench', 'run', *SMALL])}\n"
     )
     assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize("made_before", [False, True], ids=["no folder", "an empty folder"])
+def test_a_run_that_is_refused_at_loading_leaves_its_named_folder_free(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_before: bool
+) -> None:
+    """Another command, with other settings, may then be given the same ``--out``."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise UnavailableError("no weights.", flag="--target")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(sys.modules["spsbench.runner.material"], "load_pair", refused)
+        if made_before:
+            (tmp_path / "run").mkdir()
+        assert cli("run", *SMALL, "--out", tmp_path / "run").code == 3
+    assert (tmp_path / "run").exists() is made_before
+    assert not list(tmp_path.glob("run/*"))
+    assert cli("run", *SMALL, "--seed", "8", "--out", tmp_path / "run").code == 0
 
 
 def test_failed_sequences_are_kept_shown_and_end_with_5(
