@@ -17,6 +17,7 @@ from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.models.blocks import MARKOV, BlockForm, BlockModel, BlockNet
+from spsbench.models.body import head_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import EMBEDDING
 from spsbench.models.kinds import (
@@ -38,7 +39,7 @@ from spsbench.models.kinds import (
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.published import CONFIG, D2T, T2D, Published, Shape
 from spsbench.models.speculators import FC, HEAD, LAYER, OWN_EMBEDDING, TYPE, layer_settings, verifier_of
-from spsbench.models.torch_lm import TorchLM, head_of
+from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft, layer_config
 
 _NESTED = "dflash_config"

@@ -17,6 +17,7 @@ from torch.nn.functional import linear, silu
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
+from spsbench.models.body import head_of
 from spsbench.models.causal_lm import LAST, CausalLM, States, VocabularyRows, text_config
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
@@ -34,7 +35,7 @@ from spsbench.models.speculators import (
     eagle3_body,
     norm_of_state,
 )
-from spsbench.models.torch_lm import TorchLM, head_of
+from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
 

@@ -21,6 +21,7 @@ from torch.nn.functional import linear
 from spsbench.base.errors import UsageError
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
+from spsbench.models.body import head_of
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
 from spsbench.models.downloads import (
@@ -135,7 +136,7 @@ def torch_under(
     dtype = dtype or target.dtype
     model = _load_layers(draft, config, dtype).to(target.device)
     model.set_input_embeddings(_in_dtype(target.model.get_input_embeddings(), dtype))
-    head = target.model.get_output_embeddings()
+    head = head_of(target.model)
     if draft.vocabulary is not None:
         ids = torch.from_numpy(draft.ids_below(vocab_size)).to(target.device)
         head = SomeTokens(head, ids)

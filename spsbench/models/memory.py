@@ -16,6 +16,7 @@ from spsbench.base.errors import UsageError
 from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.decode.clock import device_now
 from spsbench.law.theory import union_share
+from spsbench.models.body import head_of
 from spsbench.models.causal_lm import skeleton, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.downloads import local_weights, remote_weights
@@ -55,7 +56,7 @@ def forward_bytes(model: Any, rows: int = 1) -> int:
     """
     total = sum(map(stored_bytes, model.parameters()))
     inner = model.get_input_embeddings()
-    outer = model.get_output_embeddings()
+    outer = head_of(model)
     tied = outer is None or inner is None or outer.weight is inner.weight
     total = total if tied else total - inner.weight.nbytes
     experts = experts_of(model)

@@ -23,6 +23,7 @@ from torch.nn.functional import linear
 
 from spsbench.decode.protocols import read_prompt
 from spsbench.models.beam_lm import additive
+from spsbench.models.body import body_of, final_norm_in, head_of
 from spsbench.models.causal_lm import LAST, FeatureRows, HiddenStates, skeleton, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import HeadChain
@@ -30,7 +31,7 @@ from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
-from spsbench.models.torch_lm import TorchLM, body_of, final_norm_in, head_of
+from spsbench.models.torch_lm import TorchLM
 
 
 @dataclass(frozen=True, slots=True)

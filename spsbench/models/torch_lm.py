@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 
 from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
+from spsbench.models.body import body_of, final_norm_in, head_of
 from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, text_config
 from spsbench.models.choices import Choices, watching
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
@@ -278,37 +279,6 @@ class TorchLM(CausalLM):
     def truncated(self, layers: int, flag: str) -> TorchLM:
         self._require_layers(layers, flag)
         return type(self)(truncated(self.model, layers, flag), self.vocab_size)
-
-
-def body_of(model: Any) -> Any:
-    """Return the part of a model that gives its head the states of all tokens; the model itself without one.
-
-    Some models do not declare it, and some call their head a decoder (ModernBERT's).
-    """
-    head, body = head_of(model), model.get_decoder()
-    if body is model or body is head:
-        return getattr(model, "model", model)
-    if head is not None and any(part is head for part in body.modules()):  # a language model within
-        inner = body_of(body)
-        return model if inner is body else inner
-    return body
-
-
-def head_of(model: Any) -> Any:
-    """Return a model's output head, None without one; where a wrapper declares none, its language model's."""
-    head, body = model.get_output_embeddings(), model.get_decoder()
-    if head is None and body is not model and hasattr(body, "get_output_embeddings"):
-        head = body.get_output_embeddings()
-    return head
-
-
-def final_norm_in(body: Any) -> str:
-    """Return the name of the norm before the output head in a model's body; empty without one."""
-    return next((name for name in _FINAL_NORMS if isinstance(getattr(body, name, None), nn.Module)), "")
-
-
-_FINAL_NORMS = ("norm", "norm_f", "final_layernorm", "ln_f")
-"""What architectures call it."""
 
 
 class BodyOnce:

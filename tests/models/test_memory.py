@@ -10,7 +10,9 @@ import torch
 from support.tiny_models import config_of, make
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.tiny_types import tiny_config
 from spsbench.models import memory
+from spsbench.models.causal_lm import built
 from spsbench.models.memory import experts_of, forward_bytes, kv_bytes_per_token
 
 
@@ -33,6 +35,15 @@ def test_an_input_embedding_counts_only_if_it_is_tied(tied: bool) -> None:
     model = _model(tied=tied)
     everything = sum(parameter.numel() for parameter in model.parameters())
     assert forward_bytes(model) == 4 * (everything if tied else everything - 50 * 16)
+
+
+def test_the_head_of_a_wrapper_that_declares_none_is_not_tied() -> None:
+    """Nemotron-H's of images and sounds: its embedding is a table of its own, of which a row is read."""
+    model = built(tiny_config("nemotron_h_omni"), torch.float32)
+    assert model.get_output_embeddings() is None
+    before = forward_bytes(model)
+    model.get_input_embeddings().weight = torch.nn.Parameter(model.get_input_embeddings().weight.repeat(3, 1))
+    assert forward_bytes(model) == before
 
 
 def test_keys_and_values_have_their_own_number_of_heads() -> None:

@@ -10,10 +10,11 @@ from support.tiny_models import ARCHITECTURES, MORE, SEQ2SEQ, TOKENS, config_of,
 from torch import nn
 
 from benchmarks.tiny_types import tiny_config
+from spsbench.models.body import body_of
 from spsbench.models.causal_lm import CausalLM, built
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.tokenizer import Border
-from spsbench.models.torch_lm import TorchLM, body_of
+from spsbench.models.torch_lm import TorchLM
 
 LENGTH, LAST, ROWS = 50, 37, 8
 
