@@ -672,7 +672,7 @@ def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iter
     """Say what each row means, where an alarm comes from, and how verdicts change with what else is run."""
     for row in rows:
         if row["cannot"] is None:
-            about = [*_decision_of(row, bound), *_conditions(row), *_other_findings(row)]
+            about = [*_decision_of(row, bound), *_rare(row), *_conditions(row), *_other_findings(row)]
             yield f"{row['setting']}: {' '.join(about)}"
     yield from _verdicts_across_settings(rows)
 
@@ -719,6 +719,24 @@ def _decision_of(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
         leak = f", and at most {known} can leak" if known else ""
         wish = "" if row["is_plain"] or bound is None else f"; {bound:.1%} was asked for"
         yield f"no alarm after {counted(row['texts'], 'text')}{leak}{wish}."
+
+
+def _rare(row: EngineAuditRow) -> Iterator[str]:
+    """Yield which rare faults so many texts would have shown."""
+    shares = row["rare"]
+    if shares is None:
+        return
+    of_requests = (shares["another_request"], shares["stale_row"], shares["random_token"])
+    known = [share for share in of_requests if share is not None]
+    level = f"{shares['level']:.0%}"
+    if len(known) == len(of_requests):
+        often = f"One in {math.floor(1 / max(known))}" if max(known) < 1 else "No less than every one"
+        yield f"{often} requests that go wrong at some token would have been seen ({level})."
+    else:
+        yield f"Requests that go wrong at some token need not have been seen ({level})."
+    second = shares["second_best"]
+    if second is not None:
+        yield f"So would one token in {math.floor(1 / second)} that is the second most probable."
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:

@@ -26,6 +26,7 @@ from spsbench.store.summary_types import Estimate as Estimate
 from spsbench.store.summary_types import Evidence as Evidence
 from spsbench.store.summary_types import LocatedFacts as LocatedFacts
 from spsbench.store.summary_types import MeanSd as MeanSd
+from spsbench.store.summary_types import RareShares as RareShares
 from spsbench.store.summary_types import RatioInterval as RatioInterval
 from spsbench.store.summary_types import ReproFacts as ReproFacts
 from spsbench.store.summary_types import RoundingFacts as RoundingFacts

@@ -913,13 +913,29 @@ class RoundingFacts(TypedDict):
     variation: float | None
 
 
+class RareShares(TypedDict):
+    """The least shares of faults that an audit's texts would have shown, ``level`` of the time.
+
+    Of requests that are right up to a random token and then draw from another request's row, from a row that
+    lacks the last token, or any possible token; and of tokens replaced by the second most probable one. None
+    where no share would do. See ``spsbench.parts.audit.rare``.
+    """
+
+    level: float
+    another_request: float | None
+    stale_row: float | None
+    random_token: float | None
+    second_best: float | None
+
+
 class EngineAuditRow(TypedDict):
     """One setting of an external engine, audited; see ``spsbench.parts.audit.engine_audit.Row``.
 
     ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the
     sampling's parameters that plain texts follow. ``place`` is where an alarm's e-value comes from, ``law``
-    what is wrong there where one bet stands out. ``free`` are the findings of
+    what is wrong there where one bet stands out. ``rare`` is null after an alarm, and where nothing is drawn.
+    ``free`` are the findings of
     ``spsbench.parts.audit.free_evidence``, as dicts.
     """
 
@@ -952,6 +968,7 @@ class EngineAuditRow(TypedDict):
     seconds: float
     engine: dict[str, Any]
     texts_file: str
+    rare: RareShares | None
     free: list[dict[str, Any]]
 
 

@@ -36,8 +36,10 @@ from spsbench.parts.audit.bet_table import (
     View,
     acceptance,
 )
+from spsbench.parts.audit.rare import ANY, BEFORE_ROW, OTHER_ROW, OTHER_TEXT, OtherRows, Rare
 from spsbench.parts.external.engine import add_up
 from spsbench.report import EVERY
+from spsbench.store import RareShares
 
 STARTS = (9, 17, 33, 49)
 
@@ -66,10 +68,13 @@ _COPIES = 0.05
 _DRAFTED = 0.25
 """Weight of the bets on what drafted tokens show, where an engine may report them."""
 
+RARELY = 0.2
+"""Weight of the bets on what goes wrong rarely, see ``rare``."""
+
 _SOME = 0.1
 """Share of texts that bets in their second way take to be wrong."""
 
-_RARE = 0.02
+_COPIED = 0.02
 """Share of texts that the bet on copies takes to be copies."""
 
 _PARTS = 1 / 64
@@ -141,6 +146,7 @@ class Bets:
         self._last: deque[_Earlier] = deque(maxlen=max(TEXTS))
         self._usual: Floats | None = None
         self._count = 0
+        self.rare = Rare()
         placed = [(bet.name, place) for bet in self._bets for place in _PLACES]
         of_drafts = [(bet.name, bet.place) for bet in DRAFTED if k != 0 and modified]
         self._stakes = [*placed, *of_drafts, ("writes earlier texts again", EVERY)]
@@ -165,8 +171,10 @@ class Bets:
         drafted: Sequence[Sequence[int]] | None = None,
     ) -> None:
         q = reading.q.double().numpy()
-        view = self._view(prompt, tokens, reading, q, self._loops(accepted, len(tokens), free, drafted))
+        others = OtherRows(q, self._usual)
+        view = self._view(prompt, tokens, reading, others, self._loops(accepted, len(tokens), free, drafted))
         there = q[np.arange(len(tokens)), list(tokens)] > 0  # else it is an alarm by itself, or rounding
+        self.rare.add(others, np.asarray(tokens, dtype=np.int64))
         places = np.array([is_there(view) for is_there in _PLACES.values()], np.float64)  # [places, n]
         sums = [(_logs(self._bets, view, there) @ places.T).ravel()]
         if self._k != 0 and self._modified:
@@ -187,7 +195,8 @@ class Bets:
     @property
     def log_e(self) -> float:
         """Log of the e-value after all texts so far."""
-        return float(np.logaddexp.reduce(self._wealth(), axis=None))
+        often = float(np.logaddexp.reduce(self._wealth(), axis=None)) + math.log(1 - RARELY)
+        return float(np.logaddexp(often, self.rare.log_e + math.log(RARELY)))
 
     def leading(self) -> tuple[str, str | None]:
         """Return the place that gives the e-value, and the fault if one bet has most of the evidence."""
@@ -199,8 +208,21 @@ class Bets:
             places[place] = np.logaddexp(places[place], wealth)
             laws[place, name] = np.logaddexp(laws[place, name], wealth)
         where = max(places, key=lambda place: places[place])
+        if self.rare.log_e + math.log(RARELY) > places[where] + math.log(1 - RARELY):
+            return self.rare.leading()
         best = max((key for key in laws if key[0] == where), key=lambda key: laws[key])
         return where, best[1] if laws[best] - places[where] > math.log(_CLEAR) else None
+
+    def rare_shares(
+        self, read: Callable[[int, Sequence[int]], Floats], needed: float, *, exact: bool
+    ) -> RareShares | None:
+        """Return what ``Rare.power`` says; ``read`` gives rows [n, V], ``needed`` is of ``log_e``."""
+        usual = self._usual
+
+        def others(number: int, tokens: Ints) -> OtherRows:
+            return OtherRows(read(number, tokens.tolist()), usual)
+
+        return self.rare.power(others, needed - math.log(RARELY), exact=exact)
 
     # --- what laws need beside a row ---
 
@@ -227,16 +249,22 @@ class Bets:
         return loops_of(accepted, n, self._k, min(self._free), drafted)
 
     def _view(
-        self, prompt: tuple[int, ...], tokens: Sequence[int], reading: Reading, q: Floats, loops: Loops
+        self,
+        prompt: tuple[int, ...],
+        tokens: Sequence[int],
+        reading: Reading,
+        others: OtherRows,
+        loops: Loops,
     ) -> View:
         index, kind, tested = loops
+        q = others.q
         p = raw = np.empty((len(tokens), 0))
         if self._k != 0 and reading.p is not None and reading.draft_logits is not None:
             p = reading.p.double().numpy()
             raw = reading.draft_logits.double().softmax(-1).numpy()
         x = np.asarray(tokens, dtype=np.int64)
-        support = (q > 0).sum(-1) * 1.0
-        ratios = self._ratios(prompt, x, q, index)
+        support = others.support * 1.0
+        ratios = self._ratios(prompt, x, others, index)
         ratios[PENALISES_TWICE] = _penalised_twice(reading, x, q, index)
         if q.shape[-1] > _WIDEST:
             (x, tested), (q, p, raw) = _probable_columns((x, tested), (q, p, raw))
@@ -244,10 +272,9 @@ class Bets:
         view.numbers = self._numbers(view)
         return view
 
-    def _ratios(self, prompt: tuple[int, ...], x: Ints, q: Floats, index: Ints) -> dict[str, Floats]:
+    def _ratios(self, prompt: tuple[int, ...], x: Ints, others: OtherRows, index: Ints) -> dict[str, Floats]:
         """Return ratios of laws that depend on whole rows and on the tokens before."""
-        every, possible = np.arange(len(x)), q > 0
-        probability = np.maximum(q[every, x], TINY)
+        q, every = others.q, np.arange(len(x))
         seen = np.zeros((len(x), q.shape[-1]), dtype=bool)
         seen[:, list(prompt)] = True
         for n, token in enumerate(x[:-1], start=1):
@@ -257,18 +284,11 @@ class Bets:
         stops = np.isin(x, self._stop_ids)
         stop = np.minimum(q[:, self._stop_ids].sum(-1), 1 - 1e-12)
         ratios = {
-            "any possible token": 1 / (possible.sum(-1) * probability),
+            **{name: others.ratios(name, x) for name in (ANY, BEFORE_ROW, OTHER_ROW, OTHER_TEXT)},
             LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
             "shuns tokens that are there": tilted(there, mass, 0.5),
             "repeats tokens that are there": tilted(there, mass, 2.0),
         }
-        before = np.vstack([q[:1], q[:-1]])
-        mean = np.vstack([q[:1], (q.cumsum(0) / (every + 1)[:, None])[:-1]])
-        usual = q if self._usual is None else np.broadcast_to(self._usual / self._usual.sum(), q.shape)
-        rows = {"the row before": before, "another row of this text": mean, "the row of another text": usual}
-        for name, other in rows.items():
-            inside = np.where(possible, other, 0.0).sum(-1)
-            ratios[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * probability, TINY), 1.0)
         for source, ids in self._references(x, index):
             known = ids >= 0
             ratios[source] = tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
@@ -326,7 +346,7 @@ class Bets:
         The text may also begin like the earlier one.
         """
         earlier = self._texts[prompt]
-        return math.log(1 - _RARE + _RARE * copied(earlier, tokens, own, there)) if earlier else 0.0
+        return math.log(1 - _COPIED + _COPIED * copied(earlier, tokens, own, there)) if earlier else 0.0
 
     def _remember(self, prompt: tuple[int, ...], tokens: Sequence[int], v: View, q: Floats) -> None:
         self._texts[prompt].append(tokens)

@@ -30,6 +30,7 @@ import torch
 from spsbench.base import SamplingParams, ordinary, protocol, write_text
 from spsbench.engines import Reading
 from spsbench.models import CausalLM, TorchLM
+from spsbench.parts.audit.bet_table import Floats
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
@@ -43,7 +44,7 @@ from spsbench.parts.external.serving import lacking
 from spsbench.parts.verify.effort import Finding
 from spsbench.runner import REPORTED, Audit, Foreign, derive_seed, reading_of, told_in
 from spsbench.stats import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
-from spsbench.store import EngineAuditRow, Evidence, RoundingFacts
+from spsbench.store import EngineAuditRow, Evidence, RareShares, RoundingFacts
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
@@ -104,6 +105,7 @@ class SettingResult:
     cannot: str | None = None
     free: Sequence[Finding] = ()
     scored: Sequence[Scored] = ()  # of weights in fewer bits
+    rare: RareShares | None = None
 
     @property
     def tokens(self) -> int:
@@ -148,6 +150,7 @@ class EngineAudit:
                 self._reported = ReportedDrafts(Forks(pair, sampling, least))
         slack = MOST if effort.all_texts else None if exact else COARSE
         self._free = FreeEvidence(k, rule, slack, drafting=effort.drafting)
+        self._exact = exact
         self._drawn: list[Foreign] = []
         self._scored: list[Scored] = []
         self._failures: list[str] = []
@@ -191,6 +194,7 @@ class EngineAudit:
         failures = self._failures
         spent = time.monotonic() - began
         more: dict[str, Any] = {"free": self._findings(decision), "scored": self._scored}
+        more["rare"] = None if decision == ALARM else self._rare_shares()
         return SettingResult(
             decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more
         )
@@ -211,6 +215,20 @@ class EngineAudit:
             both = [math.log(1 - OF_REPORTED) + log_e, math.log(OF_REPORTED) + self._reported.log_e]
             log_e = float(np.logaddexp.reduce(both))
         return self._audit.evidence(log_e)
+
+    def _rare_shares(self) -> RareShares | None:
+        """Return which rare faults these texts would have shown; it takes some forwards of the target."""
+        if self._bets is None or self._contexts is not None or self._effort.all_texts:
+            return None
+
+        def read(number: int, tokens: Sequence[int]) -> Floats:
+            text = replace(self._drawn[number], completion=tuple(tokens))
+            reading = read_under(reading_of(text, (self._models[0], None)), self._law)
+            return np.asarray(reading.q.double().cpu().numpy())
+
+        needed = ALARM_LOG10_E * math.log(10) + math.log(2)  # see ``evidence_of``
+        needed -= 0.0 if self._reported is None else math.log(1 - OF_REPORTED)
+        return self._bets.rare_shares(read, needed, exact=self._exact)
 
     def _findings(self, decision: Decision) -> list[Finding]:
         contexts = None if decision == ALARM else self._contexts
@@ -649,6 +667,7 @@ class Row:
             "seconds": result.seconds,
             "engine": asdict(self.described),
             "texts_file": self.setting.file,
+            "rare": result.rare,
             "free": [asdict(each) | {"verdict": each.verdict} for each in result.free],
         }
 

@@ -106,6 +106,7 @@ def test_planted_faults_are_found_in_under_400_texts(
     found = audited(folders, models, fault, texts=400, sampling=sampling)
     assert found.decision == "alarm", found.evidence
     assert found.decided_after < 400
+    assert found.rare is None, "what a wrong engine's texts would have shown is not asked"
 
 
 @pytest.mark.thorough
@@ -364,7 +365,12 @@ def test_a_server_is_audited_as_it_is_served(folders: Folders, models: Models, t
     assert (row["setting"], row["k"], row["is_plain"]) == ("as served, T=1", None, False)
     assert row["decision"] == "quiet"
     assert row["retokenised"] == row["texts"] == 20
-    assert "20 texts came without ids" in " ".join(audit_sentences([row], 0.5))
+    said = " ".join(audit_sentences([row], 0.5))
+    assert "20 texts came without ids" in said
+    assert row["rare"] is not None
+    assert row["rare"]["random_token"] is not None
+    assert 1 / row["texts"] < row["rare"]["random_token"] < 0.5
+    assert "go wrong at some token" in said
     assert (tmp_path / row["texts_file"]).read_text().count("\n") == 20
 
 

@@ -1,0 +1,330 @@
+"""Bets on what goes wrong rarely: some requests from some token on, and single tokens.
+
+A request that is answered from a wrong state is right up to a token and then follows other rows to its end.
+Each text has an e-value of its own against that, a mixture over the token at which it parts. The product over
+texts of ``1 - share + share * e-value`` is a martingale for a right engine (mean 1 each, whatever came
+before), so it may be looked at after every text; one wrong request in hundreds is not averaged away by the
+right ones, which cost ``share`` each. Single tokens have the same product over tokens.
+
+What the texts could have shown is not read from a formula: ``Rare.power`` lets some of them part at random
+tokens, reads them again, and draws audits with so many of them. A request that goes on with another one's
+text, as if all of its state were another's, is not among them: behind the first tokens that is likely text,
+and next to nothing shows (``python -m benchmarks.rare_power``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from spsbench.parts.audit.bet_table import TINY, Bools, Floats, Ints
+from spsbench.store import RareShares
+
+ANY = "any possible token"
+BEFORE_ROW = "the row before"
+OTHER_ROW = "another row of this text"
+OTHER_TEXT = "the row of another text"
+
+PLACE = "some requests, from some token on"
+TOKENS = "single tokens"
+
+WRONG_STATES: Final[Mapping[str, Sequence[str]]] = {
+    "answers them from another state": (OTHER_TEXT, OTHER_ROW),
+    "answers them from a stale row": (BEFORE_ROW,),
+    "answers them with any possible token": (ANY,),
+}
+"""What is bet on, and the laws, in equal parts, that stand for the rows of a wrong request."""
+
+SECOND = "writes the second most probable token"
+
+Kind = Literal["another_request", "stale_row", "random_token"]
+"""What a wrong request of ``Rare.power`` draws from."""
+
+KINDS: Final[Sequence[Kind]] = ("another_request", "stale_row", "random_token")
+
+_REQUESTS = (0.003, 0.03)
+"""Shares of requests that are taken to be wrong."""
+
+_REPLACED = ((0.003, 0.0), (0.0005, 0.9))
+"""Shares of tokens that are taken to be the second best, and how sure the target is of its best there."""
+
+_PARTS = 1 / 32
+"""Probability that a wrong request parts at a token, if it did not before."""
+
+_ELSEWHERE = 0.9
+"""Share of the other law in a request that has parted: now and then it agrees with the target."""
+
+_MOST = 1e200
+
+FOUND = 0.95
+"""How often an audit is to find a share that it names."""
+
+_READ_AGAIN = 32
+"""Texts that are made to part and read again, for each kind of wrong request."""
+
+_AUDITS = 1000
+_FEWEST_TEXTS = 20
+_MOST_TOKENS = 0.2
+"""The largest share of replaced tokens that is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Rows [n, V] of another law, with their mass [n] where the target has any."""
+
+    rows: Floats
+    inside: Floats
+
+
+class OtherRows:
+    """Laws of whole rows that a wrong state may stand for, beside the target's rows ``q`` [n, V].
+
+    Args:
+        q: of the text.
+        usual: [V] the sum of rows of earlier texts; None before there are any.
+    """
+
+    def __init__(self, q: Floats, usual: Floats | None) -> None:
+        self.q = q
+        self._every = np.arange(len(q))
+        possible = q > 0
+        self.support = possible.sum(-1)
+        before = np.vstack([q[:1], q[:-1]])
+        mean = np.vstack([q[:1], (q.cumsum(0) / (self._every + 1)[:, None])[:-1]])
+        elsewhere = q if usual is None else np.broadcast_to(usual / usual.sum(), q.shape)
+        self._laws = {
+            name: _Entries(rows, np.where(possible, rows, 0.0).sum(-1))
+            for name, rows in ((BEFORE_ROW, before), (OTHER_ROW, mean), (OTHER_TEXT, elsewhere))
+        }
+
+    def ratios(self, name: str, tokens: Ints) -> Floats:
+        """[n] how much more probable tokens [n] are under a law than under the target."""
+        probability = np.maximum(self.q[self._every, tokens], TINY)
+        if name == ANY:
+            return np.asarray(1 / (self.support * probability))
+        law = self._laws[name]
+        other = law.rows[self._every, tokens] / np.maximum(law.inside * probability, TINY)
+        return np.where(law.inside > 0, other, 1.0)
+
+    def next_to(self, tokens: Ints) -> Floats:
+        """[n] the target's probabilities of tokens [n]."""
+        return np.asarray(self.q[self._every, tokens])
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is kept of a text: what it adds [stakes], and by kind what could stand in its place, [n] each."""
+
+    tokens: Ints
+    added: Floats
+    wrong: Mapping[Kind, Ints]
+
+
+class Rare:
+    """One e-process over rare faults, and what it would have found.
+
+    ``log_e`` may be looked at after every text. Nothing that ``power`` draws has a part in it.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        stakes = [(PLACE, name) for name in WRONG_STATES for _ in _REQUESTS]
+        self._stakes = [*stakes, *((TOKENS, SECOND) for _ in _REPLACED)]
+        self._logs = np.zeros(len(self._stakes))
+        self._weight = -math.log(len(self._stakes))
+        self._rng = np.random.default_rng(seed)
+        self._texts: list[_Read] = []
+        self._seconds: list[Floats] = []
+
+    def add(self, others: OtherRows, tokens: Ints) -> Floats:
+        """Add a text; return what it adds to the log of each stake."""
+        added, seconds = _added(others, tokens)
+        self._logs += added
+        self._seconds.append(seconds)
+        self._texts.append(_Read(tokens, added, self._wrong(others)))
+        return added
+
+    @property
+    def log_e(self) -> float:
+        """Log of the e-value after all texts so far."""
+        return float(np.logaddexp.reduce(self._logs)) + self._weight
+
+    def leading(self) -> tuple[str, str]:
+        """Return the place that has most of the evidence, and what is wrong there."""
+        return self._stakes[int(self._logs.argmax())]
+
+    def _wrong(self, others: OtherRows) -> dict[Kind, Ints]:
+        """By kind what a wrong request may write from a token on; of the first, in another text's place."""
+        q = others.q
+        nth = (self._rng.random(len(q)) * others.support).astype(np.int64)
+        return {
+            "another_request": _drawn_from(q, self._rng.random(len(q))),
+            "stale_row": _drawn_from(np.vstack([q[:1], q[:-1]]), self._rng.random(len(q))),
+            "random_token": _nth_possible(others, nth),
+        }
+
+    def power(
+        self, read: Callable[[int, Ints], OtherRows], needed: float, *, exact: bool
+    ) -> RareShares | None:
+        """Return the least shares that so many texts would have shown, 19 times in 20.
+
+        Some of the texts part at random tokens and are read again, as what follows a wrong token is less
+        surprising than it was behind a right one. Audits are then drawn from them and from the others.
+
+        Args:
+            read: gives the rows of the text with that number if other tokens stand there.
+            needed: log of the e-value at which an audit speaks.
+            exact: whether a token that the target cannot draw is an alarm by itself.
+
+        Returns:
+            None for too few texts.
+        """
+        count = len(self._texts)
+        if count < _FEWEST_TEXTS:
+            return None
+        rng = np.random.default_rng(count)
+        base = np.minimum(self._logs, 0.0) + self._weight  # what seems to be there already is not counted
+        wanted = needed, exact, rng
+        chosen = np.unique(np.linspace(0, count - 1, _READ_AGAIN).astype(int))
+
+        def of_requests(kind: Kind) -> float | None:
+            gained = np.stack([self._parted(kind, int(n), read, rng) for n in chosen])
+            return _least_share(gained, base, count, 1.0, *wanted)
+
+        single = np.concatenate(self._seconds)
+        return {
+            "level": FOUND,
+            "another_request": of_requests("another_request"),
+            "stale_row": of_requests("stale_row"),
+            "random_token": of_requests("random_token"),
+            "second_best": _least_share(single, base[-len(_REPLACED) :], len(single), _MOST_TOKENS, *wanted),
+        }
+
+    def _parted(
+        self, kind: Kind, number: int, read: Callable[[int, Ints], OtherRows], rng: np.random.Generator
+    ) -> Floats:
+        """[stakes + 1] what a text adds beyond itself once it parts, and whether it is then impossible."""
+        text = self._texts[number]
+        source = self._texts[number - 1] if kind == "another_request" else text
+        other = source.wrong[kind][: len(text.tokens)]
+        start = int(rng.integers(0, len(other)))
+        tokens = np.concatenate([text.tokens[:start], other[start:]])
+        others = read(number, tokens)
+        added, _ = _added(others, tokens)
+        impossible = (others.next_to(tokens) <= 0).any()
+        return np.append(added - text.added, impossible)
+
+
+def added_by(others: OtherRows, tokens: Ints) -> Floats:
+    """[stakes] what a text adds to the logs."""
+    return _added(others, tokens)[0]
+
+
+def _added(others: OtherRows, tokens: Ints) -> tuple[Floats, Floats]:
+    """[stakes] what a text adds to the logs; [n, shares + 1] as ``_second_best``."""
+    there = others.next_to(tokens) > 0  # else it is an alarm by itself, or rounding
+    ratios = np.where(there, _mixed(others, tokens), 1.0)  # [laws, n]
+    single, replaced = _second_best(others.q, tokens, there)
+    return np.concatenate([_wagered(from_some_token_on(ratios.T)), single.sum(0)]), replaced
+
+
+def _mixed(others: OtherRows, tokens: Ints) -> Floats:
+    """[laws, n] ratios of the laws that are bet on, mixed with the target."""
+    laws = [sum(others.ratios(name, tokens) for name in laws) / len(laws) for laws in WRONG_STATES.values()]
+    return np.asarray(1 - _ELSEWHERE + _ELSEWHERE * np.stack(laws))
+
+
+def from_some_token_on(ratios: Floats) -> Floats:
+    """[...] e-values of texts whose law is another from a token on, which is geometric, to their end.
+
+    Args:
+        ratios: [n, ...] of the other law to the target's, by token.
+    """
+    wrong, right = np.zeros(ratios.shape[1:]), 1.0
+    for ratio in ratios:
+        wrong = np.minimum((wrong + _PARTS * right) * ratio, _MOST)
+        right *= 1 - _PARTS
+    return np.asarray(right + wrong)
+
+
+def _wagered(e_values: Floats) -> Floats:
+    """[..., laws * shares] logs of what e-values [..., laws] of a request add to the stakes."""
+    shares = np.array(_REQUESTS)
+    logs = np.log(1 - shares + shares * e_values[..., None])
+    return np.asarray(logs.reshape(*e_values.shape[:-1], -1))
+
+
+def _second_best(q: Floats, tokens: Ints, there: Bools) -> tuple[Floats, Floats]:
+    """[n, shares] logs of what each token adds to the bets on the second best, and [n, shares + 1] what the
+    second best would add beyond that, with whether it is impossible.
+    """
+    every = np.arange(len(q))
+    two = np.argpartition(q, -2, axis=-1)[:, -2:]  # the second best, then the best
+    second = two[:, 0]
+    chance, best = q[every, second], q[every, two[:, 1]]
+    shares, sure = (np.array(each) for each in zip(*_REPLACED, strict=True))
+    staked = np.where((best[:, None] >= sure) & (chance[:, None] > 0), shares, 0.0)
+    gain = np.log(1 - staked + staked / np.maximum(chance, TINY)[:, None])
+    hit = (tokens == second)[:, None]
+    own = np.where(there[:, None], np.where(hit, gain, np.log1p(-staked)), 0.0)
+    return own, np.column_stack([gain - own, chance <= 0])
+
+
+def _drawn_from(rows: Floats, dice: Floats) -> Ints:
+    """[n] tokens drawn with numbers [n] of [0, 1) from rows [n, V]."""
+    sums = rows.cumsum(-1)
+    drawn: list[Any] = [
+        np.searchsorted(row, u * row[-1], side="right") for row, u in zip(sums, dice, strict=True)
+    ]
+    return np.minimum(np.array(drawn), rows.shape[1] - 1)
+
+
+def _nth_possible(others: OtherRows, nth: Ints) -> Ints:
+    """[n] of each row the token that so many possible ones precede."""
+    if (others.support == others.q.shape[1]).all():
+        return nth
+    return np.array([np.flatnonzero(row)[place] for row, place in zip(others.q, nth, strict=True)])
+
+
+def _least_share(
+    gained: Floats,
+    base: Floats,
+    count: int,
+    most: float,
+    needed: float,
+    exact: bool,
+    rng: np.random.Generator,
+) -> float | None:
+    """Return the least share of wrong ones among ``count`` that audits find, None if ``most`` is too little.
+
+    Args:
+        gained: [m, stakes + 1] what wrong ones add, and whether they are an alarm by themselves.
+        base: [stakes] logs without wrong ones.
+    """
+    gained, alone = gained[:, :-1], gained[:, -1] > 0
+    alone = alone & exact
+    resampled = rng.integers(0, len(gained), (_AUDITS, _READ_AGAIN))
+    margin = 1.64 * math.sqrt(FOUND * (1 - FOUND) / _AUDITS)
+
+    def finds(share: float) -> bool:
+        wrong = rng.binomial(count, share, _AUDITS)
+        audit = np.repeat(np.arange(_AUDITS), wrong)
+        which = rng.integers(0, len(gained), len(audit))
+        if len(gained) <= _READ_AGAIN:  # of so few each audit has a sample of its own
+            which = resampled[audit, which]
+        totals = np.column_stack(
+            [np.bincount(audit, column[which], minlength=_AUDITS) for column in gained.T]
+        )
+        shown = np.bincount(audit, alone[which], minlength=_AUDITS) > 0
+        reached = np.logaddexp.reduce(totals + base, axis=-1) >= needed
+        return float((shown | reached).mean()) >= FOUND + margin
+
+    share = 1 / count
+    while share < most:
+        if finds(share):
+            return share
+        share *= 1.1
+    return most if finds(most) else None

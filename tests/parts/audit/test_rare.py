@@ -1,0 +1,126 @@
+"""Rare faults: right engines pay little, one wrong request in hundreds is found, and what is said is true."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from benchmarks.rare_power import LAWS, NEEDED, Reader, World, audits, tables, written, wrong_texts
+from spsbench.parts.audit.bets import Bets
+from spsbench.parts.audit.rare import PLACE, TOKENS, OtherRows, Rare, added_by, from_some_token_on
+
+T1 = LAWS["T=1"]
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return tables(0, T1)
+
+
+@pytest.fixture(scope="module")
+def reader(world: World) -> Reader:
+    known = Reader(world)
+    for text in written(world, 120, np.random.default_rng(1)):
+        known.learn(text)
+    return known
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_no_bet_on_a_text_wins_on_average(cut: bool) -> None:
+    """Exactly, over all texts of three tokens: rows that follow from the text, laws that know other texts."""
+    rng = np.random.default_rng(2)
+    laws = rng.dirichlet(np.ones(4), size=(4, 4))  # by the last token and the one before
+    if cut:
+        laws[laws < 0.2] = 0.0
+        laws /= laws.sum(-1, keepdims=True)
+    usual = rng.dirichlet(np.ones(4))
+    means: np.ndarray = np.zeros(1)
+    for text in product(range(4), repeat=3):
+        rows = np.stack([laws[0, 0], laws[0, text[0]], laws[text[0], text[1]]])
+        chance = math.prod(rows[n, token] for n, token in enumerate(text))
+        if chance:
+            means = means + chance * np.exp(added_by(OtherRows(rows, usual), np.array(text)))
+    assert (means <= 1 + 1e-9).all()
+    assert (means > 0.95).all()
+
+
+def test_a_law_that_is_none_wins_on_average() -> None:
+    """The control: ratios of mean 1.2 in place of 1."""
+    q, other = np.array([0.7, 0.3]), np.array([0.5, 0.5])
+    texts = [*product(range(2), repeat=4)]
+
+    def mean(factor: float) -> float:
+        ratios = [factor * np.array([other[x] / q[x] for x in text]) for text in texts]
+        chances = [math.prod(q[x] for x in text) for text in texts]
+        return sum(
+            chance * float(from_some_token_on(ratio)) for chance, ratio in zip(chances, ratios, strict=True)
+        )
+
+    assert mean(1.0) == pytest.approx(1.0)
+    assert mean(1.2) > 1.05
+
+
+@pytest.mark.parametrize("kind", ["stale_row", "another_request", "random_token"])
+def test_one_wrong_request_in_fifty_is_found_and_named(kind: str, world: World) -> None:
+    rng = np.random.default_rng(3)
+    right = written(world, 150, rng)
+    wrong = iter(wrong_texts(world, right, 3, rng)[kind])
+    reader, control = Reader(world), Reader(world)
+    for number, text in enumerate(right):
+        reader.learn(next(wrong) if number % 50 == 25 else text)
+        control.learn(text)
+    assert reader.rare.log_e > NEEDED
+    assert reader.rare.leading()[0] == PLACE
+    assert control.rare.log_e < math.log(20)
+
+
+def test_the_second_best_is_found_where_the_target_is_sure() -> None:
+    """Of sure rows the second best is nearly impossible; of others one in 300 says nothing."""
+    rng, rare, control = np.random.default_rng(4), Rare(), Rare()
+    row = np.array([0.999, 0.0008, 0.0001, 0.0001])
+    for number in range(60):
+        tokens = rng.choice(4, 50, p=row)
+        others = OtherRows(np.tile(row, (50, 1)), None)
+        control.add(others, tokens)
+        tokens = tokens.copy()
+        tokens[7] = 1 if number % 4 == 0 else tokens[7]
+        rare.add(others, tokens)
+    assert rare.log_e > NEEDED
+    assert rare.leading() == (TOKENS, "writes the second most probable token")
+    assert control.log_e < math.log(20)
+
+
+def test_the_shares_that_are_named_are_found(world: World, reader: Reader) -> None:
+    """By requests that are wrong from the moment they part, and not at a third of the share."""
+    rng = np.random.default_rng(5)
+    texts = reader._right
+    right = np.stack([reader.of(text) for text in texts])
+    shares = reader.shares()
+    for kind in ("stale_row", "random_token"):
+        wrong = np.stack([reader.of(text) for text in wrong_texts(world, texts, 40, rng)[kind]])
+        named = shares[kind]
+        assert named is not None
+        assert named > 1 / len(texts)
+        found = [(audits(right, wrong, share, 120, 300, rng) > 0).mean() for share in (named, named / 3)]
+        assert found[0] > 0.85
+        assert found[1] < 0.85
+
+
+def test_few_texts_name_no_share(world: World) -> None:
+    reader = Reader(world)
+    for text in written(world, 19, np.random.default_rng(6)):
+        reader.learn(text)
+    assert reader.shares() == {}
+
+
+def test_rare_bets_have_their_part_of_all(world: World) -> None:
+    """What they win is in the e-value of all bets, and named if it is most of it."""
+    bets = Bets([47], 4)
+    before = bets.log_e
+    assert before == pytest.approx(0.0)
+    bets.rare._logs[:] = 60.0
+    assert bets.log_e == pytest.approx(60.0 + math.log(0.2), abs=1e-6)
+    assert bets.leading()[0] == PLACE
