@@ -105,8 +105,11 @@ class Pair:
     is_one: bool = False
 
 
-def find_pair(config: PairConfig) -> PairSource:
-    """Find both models and check that they are compatible."""
+def find_pair(config: PairConfig, *, rolls_back: bool = True) -> PairSource:
+    """Find both models and check that they are compatible.
+
+    Who scores finished texts ``rolls_back`` nothing: then a model with any forward will do.
+    """
     quiet_libraries()
     if config.target != config.draft:  # refused before minutes and gigabytes are spent on a conversion
         roles = (config.target, "--target"), (config.draft, "--draft")
@@ -114,7 +117,7 @@ def find_pair(config: PairConfig) -> PairSource:
             check_same(*both)
     target = find(config.target.id, config.target.revision, "--target")
     draft = find(config.draft.id, config.draft.revision, "--draft", target)
-    for part, flag in ((target, "--target"), (draft, "--draft")):
+    for part, flag in ((target, "--target"), (draft, "--draft")) if rolls_back else ():
         require_rollback(part, flag)
     if draft.sharing is None:
         check_same(target.tokenizer, draft.tokenizer)

@@ -134,10 +134,10 @@ class Material(Models):
         return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend)])
 
 
-def find_models(settings: MaterialSettings) -> Models:
+def find_models(settings: MaterialSettings, *, rolls_back: bool = True) -> Models:
     """Find the pair, and what computes it on the device, which has memory for its weights; load none."""
     device = resolve_device(settings.device)
-    source = find_pair(settings.pair).with_template_args(settings.template_args)
+    source = find_pair(settings.pair, rolls_back=rolls_back).with_template_args(settings.template_args)
     dtypes = settings.dtypes
     placement, choice = Placement.beside(settings.backend, settings.device_map)
     backend, fallback = pair_backend(choice, source, dtypes, device)
@@ -155,13 +155,14 @@ def find_models(settings: MaterialSettings) -> Models:
     )
 
 
-def find_material(settings: MaterialSettings) -> Material:
+def find_material(settings: MaterialSettings, *, rolls_back: bool = True) -> Material:
     """Load the task, find the pair, read the data, build every prompt; load no weight.
 
-    The device must have room for the models and one plain sequence.
+    The device must have room for the models and one plain sequence. Where they score texts of others alone,
+    nothing ``rolls_back``: see ``find_pair``.
     """
     task = load_task(settings.task, turns=settings.turns)
-    models = find_models(settings)
+    models = find_models(settings, rolls_back=rolls_back)
     read = read_prompts(settings, task, models.source)
     slots = max(len(prompt.ids) for prompt in read.prompts) + read.max_new_tokens
     plain = Arm("ars", 0, EAGER, task.default_sampling, SamplingParams())

@@ -445,7 +445,7 @@ def material_for(settings: MaterialSettings, engine: str) -> Material:
     """Find the prompts and models for an engine, which runs decoders only."""
     from spsbench.runner import find_material, require_decoder
 
-    material = find_material(settings)
+    material = find_material(settings, rolls_back=False)
     require_decoder(material.source, engine)
     return material
 

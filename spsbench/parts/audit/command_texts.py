@@ -337,7 +337,7 @@ def _sources(settings: MaterialSettings, *, alone: bool) -> tuple[list[ModelSour
         quiet_libraries()
         source = find(settings.pair.target.id, settings.pair.target.revision, "--target")
         return [source], text_config(source.config).vocab_size, context_window(source.config)
-    both = find_pair(settings.pair)
+    both = find_pair(settings.pair, rolls_back=False)
     return [both.target, both.draft], both.vocab_size, both.context_window
 
 
