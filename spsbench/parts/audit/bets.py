@@ -6,7 +6,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ class Bets:
         drafted: Sequence[Sequence[int]] | None = None,
     ) -> None:
         q = reading.q.double().numpy()
-        others = OtherRows(q, self._usual)
+        others = OtherRows(q, self._usual, self.rare.neighbour)
         view = self._view(prompt, tokens, reading, others, self._loops(accepted, len(tokens), free, drafted))
         there = q[np.arange(len(tokens)), list(tokens)] > 0  # else it is an alarm by itself, or rounding
         self.rare.add(others, np.asarray(tokens, dtype=np.int64))
@@ -214,13 +214,20 @@ class Bets:
         return where, best[1] if laws[best] - places[where] > math.log(_CLEAR) else None
 
     def rare_shares(
-        self, read: Callable[[int, Sequence[int]], Floats], needed: float, *, exact: bool
+        self, read: Callable[[int, Sequence[int] | None], Floats], needed: float, *, exact: bool
     ) -> RareShares | None:
-        """Return what ``Rare.power`` says; ``read`` gives rows [n, V], ``needed`` is of ``log_e``."""
+        """Return what ``Rare.power`` says.
+
+        Args:
+            read: gives the rows [n, V] of the text with that number, or of other tokens in its place.
+            needed: of ``log_e``.
+        """
         usual = self._usual
+        neighbour = cache(lambda number: read(number, None))
 
         def others(number: int, tokens: Ints) -> OtherRows:
-            return OtherRows(read(number, tokens.tolist()), usual)
+            before = neighbour(number - 1)
+            return OtherRows(read(number, tokens.tolist()), usual, before)
 
         return self.rare.power(others, needed - math.log(RARELY), exact=exact)
 

@@ -221,8 +221,9 @@ class EngineAudit:
         if self._bets is None or self._contexts is not None or self._effort.all_texts:
             return None
 
-        def read(number: int, tokens: Sequence[int]) -> Floats:
-            text = replace(self._drawn[number], completion=tuple(tokens))
+        def read(number: int, tokens: Sequence[int] | None) -> Floats:
+            text = self._drawn[number]
+            text = text if tokens is None else replace(text, completion=tuple(tokens))
             reading = read_under(reading_of(text, (self._models[0], None)), self._law)
             return np.asarray(reading.q.double().cpu().numpy())
 

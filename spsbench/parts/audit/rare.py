@@ -28,12 +28,14 @@ ANY = "any possible token"
 BEFORE_ROW = "the row before"
 OTHER_ROW = "another row of this text"
 OTHER_TEXT = "the row of another text"
+TEXT_BEFORE = "the row of the text before"
 
 PLACE = "some requests, from some token on"
 TOKENS = "single tokens"
 
 WRONG_STATES: Final[Mapping[str, Sequence[str]]] = {
     "answers them from another state": (OTHER_TEXT, OTHER_ROW),
+    "answers them from the state of the request before": (TEXT_BEFORE,),
     "answers them from a stale row": (BEFORE_ROW,),
     "answers them with any possible token": (ANY,),
 }
@@ -86,9 +88,10 @@ class OtherRows:
     Args:
         q: of the text.
         usual: [V] the sum of rows of earlier texts; None before there are any.
+        neighbour: [m, V] the rows of the text before, if they are known.
     """
 
-    def __init__(self, q: Floats, usual: Floats | None) -> None:
+    def __init__(self, q: Floats, usual: Floats | None, neighbour: Floats | None = None) -> None:
         self.q = q
         self._every = np.arange(len(q))
         possible = q > 0
@@ -96,9 +99,17 @@ class OtherRows:
         before = np.vstack([q[:1], q[:-1]])
         mean = np.vstack([q[:1], (q.cumsum(0) / (self._every + 1)[:, None])[:-1]])
         elsewhere = q if usual is None else np.broadcast_to(usual / usual.sum(), q.shape)
+        beside = elsewhere
+        if neighbour is not None:  # at the same token, as far as it goes
+            beside = np.vstack([neighbour[: len(q)], elsewhere[len(neighbour) :]])
         self._laws = {
             name: _Entries(rows, np.where(possible, rows, 0.0).sum(-1))
-            for name, rows in ((BEFORE_ROW, before), (OTHER_ROW, mean), (OTHER_TEXT, elsewhere))
+            for name, rows in (
+                (BEFORE_ROW, before),
+                (OTHER_ROW, mean),
+                (OTHER_TEXT, elsewhere),
+                (TEXT_BEFORE, beside),
+            )
         }
 
     def ratios(self, name: str, tokens: Ints) -> Floats:
@@ -137,6 +148,8 @@ class Rare:
         self._weight = -math.log(len(self._stakes))
         self._rng = np.random.default_rng(seed)
         self._texts: list[_Read] = []
+        self.neighbour: Floats | None = None
+        """[n, V] rows of the last text, which may answer the next one."""
         self._seconds: list[Floats] = []
 
     def add(self, others: OtherRows, tokens: Ints) -> Floats:
@@ -145,6 +158,7 @@ class Rare:
         self._logs += added
         self._seconds.append(seconds)
         self._texts.append(_Read(tokens, added, self._wrong(others)))
+        self.neighbour = others.q
         return added
 
     @property
@@ -175,7 +189,8 @@ class Rare:
         surprising than it was behind a right one. Audits are then drawn from them and from the others.
 
         Args:
-            read: gives the rows of the text with that number if other tokens stand there.
+            read: gives the rows of the text with that number if other tokens stand there, with the rows of
+                the text before.
             needed: log of the e-value at which an audit speaks.
             exact: whether a token that the target cannot draw is an alarm by itself.
 
@@ -188,7 +203,7 @@ class Rare:
         rng = np.random.default_rng(count)
         base = np.minimum(self._logs, 0.0) + self._weight  # what seems to be there already is not counted
         wanted = needed, exact, rng
-        chosen = np.unique(np.linspace(0, count - 1, _READ_AGAIN).astype(int))
+        chosen = np.unique(np.linspace(1, count - 1, _READ_AGAIN).astype(int))
 
         def of_requests(kind: Kind) -> float | None:
             gained = np.stack([self._parted(kind, int(n), read, rng) for n in chosen])

@@ -36,13 +36,13 @@ def test_no_bet_on_a_text_wins_on_average(cut: bool) -> None:
     if cut:
         laws[laws < 0.2] = 0.0
         laws /= laws.sum(-1, keepdims=True)
-    usual = rng.dirichlet(np.ones(4))
+    usual, neighbour = rng.dirichlet(np.ones(4)), rng.dirichlet(np.ones(4), 2)
     means: np.ndarray = np.zeros(1)
     for text in product(range(4), repeat=3):
         rows = np.stack([laws[0, 0], laws[0, text[0]], laws[text[0], text[1]]])
         chance = math.prod(rows[n, token] for n, token in enumerate(text))
         if chance:
-            means = means + chance * np.exp(added_by(OtherRows(rows, usual), np.array(text)))
+            means = means + chance * np.exp(added_by(OtherRows(rows, usual, neighbour), np.array(text)))
     assert (means <= 1 + 1e-9).all()
     assert (means > 0.95).all()
 
@@ -67,10 +67,10 @@ def test_a_law_that_is_none_wins_on_average() -> None:
 def test_one_wrong_request_in_fifty_is_found_and_named(kind: str, world: World) -> None:
     rng = np.random.default_rng(3)
     right = written(world, 150, rng)
-    wrong = iter(wrong_texts(world, right, 3, rng)[kind])
+    wrong = wrong_texts(world, right, 126, rng)[kind]
     reader, control = Reader(world), Reader(world)
     for number, text in enumerate(right):
-        reader.learn(next(wrong) if number % 50 == 25 else text)
+        reader.learn(wrong[number] if number % 50 == 25 else text)
         control.learn(text)
     assert reader.rare.log_e > NEEDED
     assert reader.rare.leading()[0] == PLACE
@@ -99,8 +99,10 @@ def test_the_shares_that_are_named_are_found(world: World, reader: Reader) -> No
     texts = reader._right
     right = np.stack([reader.of(text) for text in texts])
     shares = reader.shares()
-    for kind in ("stale_row", "random_token"):
-        wrong = np.stack([reader.of(text) for text in wrong_texts(world, texts, 40, rng)[kind]])
+    for kind in ("another_request", "random_token"):
+        wrong = np.stack(
+            [reader.of(text, texts[n - 1]) for n, text in enumerate(wrong_texts(world, texts, 40, rng)[kind])]
+        )
         named = shares[kind]
         assert named is not None
         assert named > 1 / len(texts)

@@ -1,0 +1,328 @@
+"""How many requests of an engine that goes wrong rarely an audit needs, and how often a right one is accused.
+
+    python -m benchmarks.rare_power [--once] [--texts 400] [--audits 1000] [--pair embedded]
+
+Right texts are the target's own. Wrong requests are right up to a random token and then draw from the rows of
+the request before, from rows that lack the last token, or any possible token; or they go on with another
+request's text, as if all of its state answered. Or single tokens are the second most probable. Every text is
+read by an uncached forward, as an audit reads it. Audits are drawn from these texts, again and again: 400
+requests of at most 64 tokens, of which one in 100 is wrong, looked at after every request, by the bets on
+rare faults alone, at their weight among all others. What other bets find comes on top.
+
+The exact part has a target of random tables instead, whose texts cost nothing, so that every audit of a right
+engine has texts of its own. The embedded pair and the tables are synthetic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.audit_power import ALARM, PROMPTS, SETTINGS, STOP, VOCABULARY, Tables
+from spsbench.base.records import SamplingParams
+from spsbench.config import TORCH, resolve
+from spsbench.decode.sampling import warp
+from spsbench.engines.rescore import teacher_force
+from spsbench.models import load
+from spsbench.models.torch_lm import TorchLM
+from spsbench.parts.audit.bets import RARELY
+from spsbench.parts.audit.rare import OtherRows, Rare, added_by
+from spsbench.parts.external.engine import ids_that_end
+from spsbench.runner import plan
+
+Floats = NDArray[Any]
+Ints = NDArray[np.int64]
+Text = tuple[tuple[int, ...], list[int]]
+"""Prompt and completion."""
+
+NEEDED = ALARM + math.log(2 / RARELY)
+"""Log of the e-value of the rare bets at which an audit speaks, as half of the evidence is another's."""
+
+LAWS = {"T=0.7": SETTINGS[0], "T=1": SETTINGS[1], "T=1, top-p 0.9": SETTINGS[2]}
+KINDS = {
+    "stale_row": "a stale row",
+    "another_request": "the row of the request before",
+    "random_token": "a random possible token",
+    "goes_on": "another request's text",
+}
+HEAD = """| target | wrong | found | requests until found, median | share named | found at that share |
+|---|---|--:|--:|--:|--:|"""
+
+TOKENS, PROMPT = 64, 32
+_SLOT = 4
+SHARE, REPLACED = 0.01, 0.003
+
+
+@dataclass(frozen=True)
+class World:
+    """A target.
+
+    Attributes:
+        begin: takes prompts [B, n] and returns what gives rows [B, V] behind them, and, called with the next
+            tokens [B], behind those.
+        rows: [n, V] of a text, by a forward of its own.
+    """
+
+    begin: Callable[[Ints], Callable[[Ints | None], Floats]]
+    rows: Callable[[Text], Floats]
+    prompts: Sequence[tuple[int, ...]]
+    stop_ids: Sequence[int]
+
+
+def tables(seed: int, sampling: SamplingParams) -> World:
+    """Return a target of random tables, whose rows follow from the last two tokens."""
+    made = Tables.made(seed)
+    logits = made.target[0][None] + made.target[1][:, None]  # [before, last, V]
+    laws = warp(logits.reshape(-1, VOCABULARY), sampling).double().numpy().reshape(logits.shape)
+    dice = random.Random(seed)
+    prompts = [tuple(dice.randrange(VOCABULARY - 1) for _ in range(6)) for _ in range(PROMPTS)]
+
+    def begin(ids: Ints) -> Callable[[Ints | None], Floats]:
+        last = [ids[:, -2], ids[:, -1]]
+
+        def following(tokens: Ints | None) -> Floats:
+            last[:] = last if tokens is None else [last[1], tokens]
+            return np.asarray(laws[last[0], last[1]])
+
+        return following
+
+    def rows(text: Text) -> Floats:
+        ids = np.array([*text[0], *text[1]])[-len(text[1]) - 2 : -1]
+        return np.asarray(laws[ids[:-1], ids[1:]])
+
+    return World(begin, rows, prompts, [STOP])
+
+
+def pair(name: str, sampling: SamplingParams) -> World:
+    """Return the target of a pair, with the ends of the task's prompts."""
+    planned = plan(resolve({"limit": PROMPTS, **({} if name == "embedded" else {"pair": name})}))
+    source = planned.source
+    model = load(source.target, "float32", torch.device("cpu"), source.vocab_size, "--target", TORCH)
+    assert isinstance(model, TorchLM)
+
+    def begin(ids: Ints) -> Callable[[Ints | None], Floats]:
+        cache = None
+
+        def following(tokens: Ints | None) -> Floats:
+            nonlocal cache
+            new = torch.tensor(ids if tokens is None else tokens[:, None])
+            with torch.inference_mode():
+                out = model.model(input_ids=new, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            return np.asarray(warp(out.logits[:, -1].float(), sampling).double().numpy())
+
+        return following
+
+    def rows(text: Text) -> Floats:
+        return np.asarray(teacher_force(model, None, *text, sampling).q.double().numpy())
+
+    ends = ids_that_end(planned.stop, source.tokenizer, source.vocab_size)
+    return World(begin, rows, [prompt.ids[-PROMPT:] for prompt in planned.prompts], ends)
+
+
+def written(
+    world: World, count: int, rng: np.random.Generator, *, stale: bool = False, second: float = 0.0
+) -> list[Text]:
+    """Return texts, in turns of all prompts.
+
+    Rows of stale ones lack the last token from a random one on; a share ``second`` of tokens is the second
+    most probable.
+    """
+    prompts = [world.prompts[n % len(world.prompts)] for n in range(count)]
+    following = world.begin(np.array(prompts))
+    starts = rng.integers(1, TOKENS, count) if stale else np.full(count, TOKENS)
+    before, ids, drawn = None, [], None
+    for place in range(TOKENS):
+        rows = following(drawn)
+        used = rows if before is None else np.where((place >= starts)[:, None], before, rows)
+        sums = used.cumsum(-1)
+        drawn = (sums < rng.random((count, 1)) * sums[:, -1:]).sum(-1).clip(max=rows.shape[1] - 1)
+        hit = np.flatnonzero(rng.random(count) < second)
+        drawn[hit] = np.argsort(rows[hit], axis=-1)[:, -2]
+        ids.append(drawn)
+        before = rows
+    texts = np.stack(ids, 1).tolist()
+    return [(prompt, _ended(text, world.stop_ids)) for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def _ended(text: list[int], stop_ids: Sequence[int]) -> list[int]:
+    return text[: next((n for n, token in enumerate(text) if token in stop_ids), len(text)) + 1]
+
+
+class Reader:
+    """Reads texts, and gives what each adds to the bets on rare faults."""
+
+    def __init__(self, world: World) -> None:
+        self.rare = Rare()
+        self._world, self._right = world, list[Text]()
+        self._usual: Floats | None = None
+
+    def learn(self, text: Text) -> Floats:
+        """[stakes] logs that a right text adds."""
+        q = self._world.rows(text)
+        added = self.rare.add(OtherRows(q, self._usual, self.rare.neighbour), np.asarray(text[1]))
+        self._usual = q.sum(0) + (0.0 if self._usual is None else self._usual)
+        self._right.append(text)
+        return added
+
+    def of(self, text: Text, before: Text | None = None) -> Floats:
+        """[stakes] logs that a text would add behind another; infinity if the target cannot write it."""
+        q = self._world.rows(text)
+        neighbour = None if before is None else self._world.rows(before)
+        if (q[np.arange(len(q)), text[1]] <= 0).any():
+            return np.full(len(added_by(OtherRows(q, None), np.asarray(text[1]))), np.inf)
+        return added_by(OtherRows(q, self._usual, neighbour), np.asarray(text[1]))
+
+    def shares(self) -> dict[str, Any]:
+        """What an audit of the right texts so far says that it would have found."""
+
+        def read(number: int, tokens: Ints) -> OtherRows:
+            before, (prompt, _) = self._right[number - 1 : number + 1]
+            q = self._world.rows((prompt, tokens.tolist()))
+            return OtherRows(q, self._usual, self._world.rows(before))
+
+        return {**(self.rare.power(read, NEEDED, exact=True) or {})}
+
+
+def wrong_texts(
+    world: World, right: Sequence[Text], count: int, rng: np.random.Generator
+) -> dict[str, list[Text]]:
+    """Return by kind texts that are wrong from a random token on, up to an end."""
+    size = world.rows(right[0]).shape[1]
+    found: dict[str, list[Text]] = {"stale_row": written(world, count, rng, stale=True)}
+    rows, goes_on, anything = list[Text](), list[Text](), list[Text]()
+    for number in range(count):
+        (prompt, text), other = right[number], right[number - 1]
+        slot = [world.rows(right[number - n]) for n in range(1, _SLOT)]  # in which requests follow
+        q = np.concatenate(slot)[:TOKENS]
+        drawn = (q.cumsum(-1) < rng.random((len(q), 1))).sum(-1).clip(max=size - 1).tolist()
+        start = int(rng.integers(0, len(text)))
+        ends = world.stop_ids
+        rows.append((prompt, _ended(text[:start] + drawn[start:], ends)))
+        goes_on.append((prompt, text[:start] + (other[1][start:] or other[1])))
+        random_ids = rng.integers(0, size, TOKENS - start).tolist()
+        anything.append((prompt, _ended(text[:start] + random_ids, ends)))
+    return found | {"another_request": rows, "random_token": anything, "goes_on": goes_on}
+
+
+def audits(
+    right: Floats, wrong: Floats, share: float, requests: int, count: int, rng: np.random.Generator
+) -> Ints:
+    """[count] of each audit the requests until it speaks, 0 where it does not.
+
+    Args:
+        right, wrong: [m, stakes] logs that right and wrong requests add; of the latter some may be infinite.
+        share: of wrong requests.
+    """
+    needed = NEEDED + math.log(right.shape[1])
+    after = np.zeros(count, np.int64)
+    for number in range(count):
+        requested = right[rng.integers(0, len(right), requests)]
+        hit = np.flatnonzero(rng.random(requests) < share)
+        requested[hit] = wrong[rng.integers(0, len(wrong), len(hit))]
+        reached = np.logaddexp.reduce(requested.cumsum(0), axis=-1) >= needed
+        after[number] = reached.argmax() + 1 if reached.any() else 0
+    return after
+
+
+def measured(name: str, world: World, given: argparse.Namespace, count: int) -> list[str]:
+    """Return rows of the table for one target; ``count`` texts have tokens replaced."""
+    rng = np.random.default_rng(given.seed)
+    reader = Reader(world)
+    texts = written(world, given.texts, rng)
+    right = np.stack([reader.learn(text) for text in texts])[len(texts) // 4 :]  # with a usual row
+    said = reader.shares()
+    lines = []
+    for kind, wrong in wrong_texts(world, texts, given.wrong, rng).items():
+        added = np.stack([reader.of(text, texts[number - 1]) for number, text in enumerate(wrong)])
+        after = audits(right, added, SHARE, given.requests, given.audits, rng)
+        named = said.get(kind)
+        held = "-"
+        if named is not None:
+            held = f"{(audits(right, added, named, given.texts, given.audits, rng) > 0).mean():.0%}"
+        lines.append(_line(name, f"{KINDS[kind]}, 1 request in 100", after, named, held))
+    replaced = np.stack([reader.of(text) for text in written(world, count, rng, second=REPLACED)])
+    after = audits(right, replaced, 1.0, given.requests, given.audits, rng)
+    named, held = said.get("second_best"), "-"
+    if named is not None:
+        fewer = np.stack([reader.of(text) for text in written(world, count, rng, second=named)])
+        held = f"{(audits(right, fewer, 1.0, given.texts, given.audits, rng) > 0).mean():.0%}"
+    lines.append(_line(name, f"second best, {REPLACED:.1%} of tokens", after, named, held))
+    alarms = audits(right, right, 0.0, given.requests, given.audits, rng) > 0
+    lines.append(f"| {name} | none | {alarms.sum()} of {given.audits} | - | - | - |")
+    return lines
+
+
+def _line(name: str, what: str, after: Ints, named: float | None, held: str) -> str:
+    found = after[after > 0]
+    median = f"{np.median(found):.0f}, 90%: {np.quantile(found, 0.9):.0f}" if len(found) else "-"
+    said = "-" if named is None else f"{named:.2%}"
+    return f"| {name} | {what} | {(after > 0).mean():.1%} | {median} | {said} | {held} |"
+
+
+def right_engines(given: argparse.Namespace) -> str:
+    """Return how many audits of right engines on tables speak, each with texts of its own."""
+    alarms, highest = 0, -math.inf
+    for seed in range(given.audits):
+        sampling = SETTINGS[seed % len(SETTINGS)]
+        world = tables(seed // 10, sampling)
+        reader, rng = Reader(world), np.random.default_rng(seed)
+        most = -math.inf
+        for text in written(world, given.of_own, rng):
+            reader.learn(text)
+            most = max(most, reader.rare.log_e)
+        alarms, highest = alarms + (most >= NEEDED), max(highest, most)
+    return (
+        f"{alarms} of {given.audits} audits of right engines speak ({given.of_own} requests each, texts of "
+        f"their own); the highest e-value is 10^{highest / math.log(10):.1f}, 10^{NEEDED / math.log(10):.1f} "
+        "is needed."
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    given = _arguments()
+    torch.set_num_threads(1)
+    began = time.process_time()
+    print(HEAD)
+    worlds = {f"tables, {name}": tables(0, law) for name, law in LAWS.items()}
+    for name, world in worlds.items():
+        print("\n".join(measured(name, world, given, 5 * given.texts)), flush=True)
+    for name in () if given.pair == "none" else ("T=1",) if given.once else ("T=0.7", "T=1"):
+        world = pair(given.pair, LAWS[name])
+        print("\n".join(measured(f"{given.pair}, {name}", world, given, given.texts)), flush=True)
+    print(f"\n{right_engines(given)}")
+    print(f"\n{time.process_time() - began:.0f} CPU-seconds")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--once", action="store_true", help="small: shows that it runs")
+    parser.add_argument("--pair", default="embedded", help="none: tables alone")
+    parser.add_argument(
+        "--texts", type=int, default=320, help="right texts, and of an audit that says shares"
+    )
+    parser.add_argument("--wrong", type=int, default=80, help="wrong texts of each kind")
+    parser.add_argument("--requests", type=int, default=400, help="of an audit")
+    parser.add_argument("--audits", type=int, default=1000)
+    parser.add_argument("--of-own", type=int, default=100, help="requests of a right engine on tables")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.once:
+        given.texts, given.wrong, given.audits, given.of_own = 40, 10, 20, 10
+    return given
+
+
+if __name__ == "__main__":
+    main()
