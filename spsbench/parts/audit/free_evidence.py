@@ -169,7 +169,7 @@ class _Logprobs:
 
     def __init__(self, slack: float | None) -> None:
         self._given, self._slack = slack, 0.0
-        self._tokens = self._misfits = 0
+        self._tokens = self._misfits = self._foreign = 0
         self._off: dict[str, list[Floats]] = defaultdict(list)  # by law of the target
         self._draft: Counter[str] = Counter()  # the same: tokens that are the draft's in place of it
         self._sources: Counter[str] = Counter()  # texts whose logprobs belong elsewhere as a whole
@@ -182,12 +182,15 @@ class _Logprobs:
         logprobs = np.asarray(text.answer.logprobs, dtype=np.float64)
         n = len(text.x)
         n -= len(logprobs) == n - 1 and int(text.x[-1]) in text.ask.stop_ids  # that was kept back
-        if len(logprobs) != n or (logprobs > self._slack).any():
+        if len(logprobs) != n or not (logprobs <= self._slack).all():  # NaN neither
             self._misfits += 1
             return
         off = {law: np.minimum(abs(values[:n] - logprobs), _HUGE) for law, values in text.own.items()}
         drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
         laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
+        if self._slack == _FINE:  # in float32 no rounding moves one so far; in 16 bits it may
+            apart = np.min([off[law] for law in laws], axis=0)
+            self._foreign += int(((apart > MOST) & (apart < _HUGE)).sum())
         for law in laws:
             self._off[law].append(off[law])
             theirs = np.any(drafted, axis=0) if drafted else False
@@ -225,13 +228,15 @@ class _Logprobs:
         law, off = self._nearest()
         wrong = int((off > self._slack).sum())
         drafts = self._draft[law]
-        passed = wrong <= max(2, _MANY * self._tokens) and not misfits
+        passed = wrong <= max(2, _MANY * self._tokens) and not misfits and not self._foreign
         parts = [f"{self._tokens - wrong} of {self._tokens} logprobs are those of {law}"]
         if not passed:
             parts += [f"{drafts} of the others are the draft's"] if drafts else []
+            parts += [f"{self._foreign} are of another row, off by over {MOST}"] if self._foreign else []
             parts += [f"those of {count} texts fit {name}" for name, count in self._sources.most_common(1)]
             parts += [misfits] if misfits else []
         numbers: Numbers = {"law": law, "tokens": self._tokens, "off": wrong, "of_the_draft": drafts}
+        numbers |= {"of_other_rows": self._foreign}
         numbers |= {"within_99": float(np.quantile(off, 0.99)), "misfits": self._misfits, **self._sources}
         return Finding("logprobs", passed, f"{'; '.join(parts)}.", f"{self._slack:g}", numbers)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -291,10 +291,8 @@ def _second_best(q: Floats, tokens: Ints, there: Bools) -> tuple[Floats, Floats]
 def _drawn_from(rows: Floats, dice: Floats) -> Ints:
     """[n] tokens drawn with numbers [n] of [0, 1) from rows [n, V]."""
     sums = rows.cumsum(-1)
-    drawn: list[Any] = [
-        np.searchsorted(row, u * row[-1], side="right") for row, u in zip(sums, dice, strict=True)
-    ]
-    return np.minimum(np.array(drawn), rows.shape[1] - 1)
+    drawn = [np.searchsorted(row, u * row[-1], side="right") for row, u in zip(sums, dice, strict=True)]
+    return np.asarray(np.minimum(drawn, rows.shape[1] - 1), dtype=np.int64)
 
 
 def _nth_possible(others: OtherRows, nth: Ints) -> Ints:

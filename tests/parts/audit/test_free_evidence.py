@@ -159,11 +159,26 @@ def test_logprobs_may_be_those_before_penalties_and_are_wrong_where_there_are_no
     assert not _with_logprobs("before").passed  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("values", [[-1.0] * 11, [0.5] * 12, []])
+@pytest.mark.parametrize("values", [[-1.0] * 11, [0.5] * 12, [], [math.nan] * 12])
 def test_logprobs_that_are_none_are_told(values: list[float]) -> None:
     finding = _with_logprobs(None, values)
     assert not finding.passed
     assert "not one number below 0 a token" in finding.found
+
+
+@pytest.mark.parametrize(("off", "passed"), [(0.0, True), (0.3, True), (3.0, False)])
+def test_one_logprob_of_another_row_settles_it_in_float32(off: float, passed: bool) -> None:
+    """One token of 200: rounding explains a third of a nat, at the edge of a cut, and no more."""
+    rows = torch.randn(200, 9, generator=torch.Generator().manual_seed(5))
+    values = rows.log_softmax(-1)[:, 0]
+    values[123] -= off
+    reading = _reading([0] * 200, rows, rows)
+    for slack, right in ((None, passed), (MOST, True)):  # in fewer bits it is a number and no verdict
+        free = FreeEvidence(0, slack=slack)
+        free.add(Ask([1], 200), Answer([0] * 200, LENGTH, logprobs=values.tolist()), reading)
+        finding = found(free, "logprobs")
+        assert finding.passed == right, finding.found
+        assert ("1 are of another row" in finding.found) == (not right)
 
 
 def test_logprobs_before_penalties_and_of_weights_in_fewer_bits_pass() -> None:
