@@ -7,9 +7,9 @@ before), so it may be looked at after every text; one wrong request in hundreds 
 right ones, which cost ``share`` each. Single tokens have the same product over tokens.
 
 What the texts could have shown is not read from a formula: ``Rare.power`` lets some of them part at random
-tokens, reads them again, and draws audits with so many of them. A request that goes on with another one's
-text, as if all of its state were another's, is not among them: behind the first tokens that is likely text,
-and next to nothing shows (``python -m benchmarks.rare_power``).
+tokens, reads them again, and draws audits with so many of them. A request that goes on with the whole
+text of another is not among them: behind its first token that is likely text, which shows by the rows of the
+request before alone (``python -m benchmarks.rare_power``).
 """
 
 from __future__ import annotations
