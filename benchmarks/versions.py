@@ -192,8 +192,8 @@ temperature 1.5 unless top-p or greedy is named, at most {texts} texts of {token
 * "wrong:" names findings [beside the law](../../../docs/audit.md#evidence-beside-the-law).
 * A dash: not audited.
 
-Made by `python -m benchmarks.versions`. The evidence of each audit is in `versions/`;
-`spsbench audit FILE --pair mini` scores it again without the engine.
+Made by `python -m benchmarks.versions`. The evidence of each audit is left in `versions/`, which
+git does not keep; `spsbench audit FILE --pair mini` scores it again without the engine.
 """
 
 Ask = Callable[[Release, str, Path, int], dict[str, Any]]
