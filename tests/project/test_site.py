@@ -37,8 +37,7 @@ def test_every_page_of_docs_is_there(site: Path) -> None:
     pages = {path.relative_to(docs).with_suffix(".html") for path in docs.rglob("*.md")}
     expected = {page.with_name("index.html") if page.name == "README.html" else page for page in pages}
     assert [str(page) for page in sorted(expected) if not (site / page).is_file()] == []
-    assert not (site / "results/log").exists()
-    assert "log/2026-11" not in (site / "results/index.html").read_text()
+    assert not (site / "hooks.py").exists()
     assert (site / "examples/echo_drafter.py").read_text() == (ROOT / "examples/echo_drafter.py").read_text()
 
 
@@ -80,22 +79,20 @@ def test_reading_it_loads_nothing_from_elsewhere(site: Path) -> None:
         ("[guide](docs/giude.md)", "giude.md"),
         ("[guide](docs/guide.md#why)", "#why"),
         ("[code](tools/b.py)", "tools/b.py"),
-        ("[log](results/log/1.md) and [its end](results/log/1.md#end)", None),
-        ("[log](results/log/2.md)", "results/log/2.md"),
     ],
 )
 def test_a_link_that_is_wrong_in_the_repository_fails_the_build(
     link: str, said: str | None, tmp_path: Path
 ) -> None:
     repository = tmp_path / "repository"
-    for folder in ("docs", "tools", "results/log"):
+    for folder in ("docs", "tools"):
         (repository / folder).mkdir(parents=True)
-    shutil.copy(ROOT / "mkdocs_hooks.py", repository)
+    shutil.copy(ROOT / "docs/hooks.py", repository / "docs")
     (repository / "README.md").write_text(f"# Start\n\n{link}\n")
     (repository / "docs/guide.md").write_text("# Guide\n\n## How\n\n[up](../README.md)\n")
     (repository / "tools/a.py").write_text("print()\n")
-    (repository / "results/log/1.md").write_text("# Log\n\n[gone](../../docs/gone.md)\n")
-    settings = "site_name: s\nhooks: [mkdocs_hooks.py]\nplugins: []\nvalidation: {anchors: warn}\n"
+    hook = "hooks: [docs/hooks.py]\nexclude_docs: hooks.py\n"
+    settings = f"site_name: s\n{hook}plugins: []\nvalidation: {{anchors: warn}}\n"
     (repository / "mkdocs.yml").write_text(settings)
     done = built(repository / "mkdocs.yml", tmp_path / "site")
     assert (done.returncode == 0) == (said is None), done.stderr

@@ -1,7 +1,8 @@
-"""Pictures of a report page: ``python tests/support/screenshots.py report.html docs/images/after``.
+"""Pictures of a report page: ``python tests/support/screenshots.py report.html build/page``.
 
-Writes ``after-1280.png``, ``after-figures.png``, ``after-390.png``, ``after-390-figures.png`` and
-``after-dark.png``, and ``after-print.png``, the first printed page, where ``pdftoppm`` (poppler-utils) is.
+Writes ``page-1280.png``, which README shows as ``docs/images/report.png``, ``page-figures.png``,
+``page-390.png``, ``page-390-figures.png`` and ``page-dark.png``, and ``page-print.png``, the first printed
+page, where ``pdftoppm`` (poppler-utils) is.
 """
 
 from __future__ import annotations

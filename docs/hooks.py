@@ -17,14 +17,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 """The target of a relative link or image."""
 
-OFF = "results/log/"
-"""Folder that is read in the repository alone: on the site a link to one of its files is the link's text."""
-
-_ANY = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>[^)\s#]+)(?:#[^)\s]*)?\)")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
 
@@ -51,22 +47,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         relative = posixpath.relpath(to, posixpath.dirname(page.file.src_uri) or ".")
         return relative + (link["anchor"] or "")
 
-    def kept(link: re.Match[str]) -> str:
-        return link["text"] if off(target_of(here, link["path"])) else link[0]
-
-    return LINK.sub(moved, _ANY.sub(kept, markdown))
-
-
-def off(path: str) -> bool:
-    """Whether a file is kept off the site; one that is missing is not, so that its link fails the build."""
-    return path.startswith(OFF) and (ROOT / path).is_file()
+    return LINK.sub(moved, markdown)
 
 
 def targets(path: str) -> set[str]:
     """Paths in the repository that a page of the site links to; code is not read."""
     text = _CODE.sub("", (ROOT / path).read_text(encoding="utf-8"))
-    found = {target_of(path, link["path"]) for link in LINK.finditer(text)}
-    return {target for target in found if not off(target)}
+    return {target_of(path, link["path"]) for link in LINK.finditer(text)}
 
 
 def target_of(page: str, link: str) -> str:
