@@ -6,7 +6,7 @@ with Student's quantile alone. With spikes (1 prompt in 20 takes ten times as lo
 where none was met, in .95^n of runs.
 
 Leakage: engines that take a fifth of the tokens from the draft, in every prompt alike, or four fifths in a
-random quarter of the prompts, over random rows as in ``leakage_power``, 60 tokens a prompt.
+random quarter of the prompts, over random rows of a target and a draft, 60 tokens a prompt.
 
 Run by hand, some minutes on one core; all of it is synthetic:
 
@@ -19,13 +19,16 @@ import argparse
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 from scipy.stats import bootstrap, t
 
-from benchmarks.leakage_power import ROWS, VOCABULARY, Setting, score
+from spsbench.base.records import SamplingParams
+from spsbench.decode.sampling import warp
 from spsbench.stats.bootstrap import pseudo_values
 from spsbench.stats.evidence_stats import leakage
 from spsbench.stats.speedup import PairedTimes, ratio_of_sums, speedup_over_prompts
@@ -34,6 +37,7 @@ Floats = npt.NDArray[np.float64]
 Ends = tuple[float | None, float | None]
 
 TRUTH, LEAK, TOKENS = 2.0, 0.2, 60
+VOCABULARY, ROWS = 200, 1000
 SIZES = (8, 12, 20, 40)
 
 LAWS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
@@ -83,9 +87,35 @@ def covered(way: Callable[[PairedTimes], Ends], law: str, n: int, runs: int, see
     return found / runs
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Random rows of a pair, warped: target q and draft p, [rows, tokens]."""
+
+    q: Floats
+    p: Floats
+
+    @classmethod
+    def make(cls, top_p: float, sharpness: float, noise: float, seed: int) -> Setting:
+        """Rows of a sharpness (deviation of the logits) whose draft is off by a noise, in logits, too."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (ROWS, VOCABULARY)
+        logits = sharpness * torch.randn(shape, generator=generator, dtype=torch.float64)
+        noisy = logits + noise * torch.randn(shape, generator=generator, dtype=torch.float64)
+        params = SamplingParams(top_p=top_p)
+        return cls(warp(logits, params).numpy(), warp(noisy, params).numpy())
+
+    def score(self) -> tuple[Floats, Floats, Floats]:
+        """Of (p - q) / (p + q), centred [rows, tokens]; information and variance of each row."""
+        both = self.p + self.q
+        value = np.where(both > 0, (self.p - self.q) / np.where(both > 0, both, 1.0), 0.0)
+        mean = (self.q * value).sum(-1)
+        variance = (self.q * value**2).sum(-1) - mean**2
+        return value - mean[:, None], ((self.p - self.q) * value).sum(-1), variance
+
+
 def bounded(setting: Setting, concentrated: bool, n: int, runs: int, seed: int = 0) -> tuple[float, float]:
     """(share of runs whose bound is not below the leak, median bound)."""
-    rng, (centred, information, variance) = np.random.default_rng(seed), score(setting, 0.5)
+    rng, (centred, information, variance) = np.random.default_rng(seed), setting.score()
     places = [(np.cumsum(law, -1) / law.sum(-1, keepdims=True)) for law in (setting.q, setting.p)]
     target, draft = ((place + np.arange(ROWS)[:, None]).ravel() for place in places)
     bounds = []

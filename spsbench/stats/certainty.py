@@ -6,9 +6,9 @@ more. Over eight minutes of one process the speedup of 8 seconds went from 1.44 
 deviation of 4% at 8, 16, 32 and 64 seconds alike: 1/f noise, whose mean over a run is hardly better known
 than that of a fifth of it. So the spread of a run's own fifths goes into the interval undivided; of a merged
 run it is that of the fifths of all shards, whose order says nothing of time between them. Which process
-measured explains nothing beyond that (``benchmarks/processes.py``, decision 0048). **Others** took
-what ``waited_s`` and ``stolen_s`` count: where that is more than ``CLEAN`` of an arm's time, the end that it
-may hide is moved by all of it.
+measured explains nothing beyond that (``benchmarks/processes.py`` at commit d3b7459b, decision 0048).
+**Others** took what ``waited_s`` and ``stolen_s`` count: where that is more than ``CLEAN`` of an arm's time,
+the end that it may hide is moved by all of it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,19 +81,46 @@ def test_what_is_not_there_is_found() -> None:
     ]
 
 
-OWN = re.compile(r"`((?:spsbench|tests|benchmarks|training|examples|configs)/[\w./-]+\.\w+)`")
+OWN = re.compile(
+    r"`((?:spsbench|tests|benchmarks|training|examples|configs)/[\w./-]+\.\w+)`(?!\s+at\s+commit)"
+)
 """Files of the repository, as pages name them."""
+
+FORMER = re.compile(r"`([\w./-]+)`\s+at\s+commit\s+([0-9a-f]{8})\b")
+"""Files that left the repository, and the commit that had them."""
 
 
 def lost(text: str) -> list[str]:
     return [path for path in OWN.findall(text) if "NAME" not in path and not (ROOT / path).exists()]
 
 
+FORMS = ("*.md", "docs/**/*.md", "results/**/*.md")
+OTHERS = [(path.name, path.read_text(encoding="utf-8")) for form in FORMS for path in ROOT.glob(form)]
+
+
 def test_other_pages_name_files_that_exist() -> None:
-    pages = (path for form in ("*.md", "docs/**/*.md", "results/reference/*.md") for path in ROOT.glob(form))
-    found = [(page.name, path) for page in pages for path in lost(page.read_text(encoding="utf-8"))]
+    found = [(page, path) for page, text in OTHERS for path in lost(text)]
     assert [(page, path) for page, path in found if not is_deleted(path)] == []
     assert lost("`tests/nowhere.py` and `benchmarks/borders.py`") == ["tests/nowhere.py"]
+    assert lost("`tests/nowhere.py` at\ncommit d3b7459b") == []
+
+
+def had(commit: str, path: str) -> bool:
+    """Whether a commit had a file or a folder of that name; an engine's page names what lay beside it."""
+    places = (path, f"results/reference/engines/{path}")
+    return any(
+        subprocess.run(["git", "cat-file", "-e", f"{commit}:{place}"], cwd=ROOT, check=False).returncode == 0
+        for place in places
+    )
+
+
+def test_files_that_left_were_in_the_commit_that_is_named() -> None:
+    found = {(page, *named) for page, text in OTHERS for named in FORMER.findall(text)}
+    if not had("HEAD", "pyproject.toml") or any(not had(commit, "pyproject.toml") for _, _, commit in found):
+        pytest.skip("the history is not here")
+    assert [each for each in sorted(found) if not had(each[2], each[1])] == []
+    assert found
+    assert not had("HEAD", "tests/nowhere.py")
 
 
 def test_every_part_is_in_the_table_with_those_who_need_it() -> None:

@@ -19,7 +19,8 @@ A reported draft of such an engine says log(1 / Z) nats. What does not show it:
 
 * The number of drafted tokens alone: its law is free in a right engine, a ratio of it has no mean.
 * The text given D, which follows the target in a right engine: it says a tenth of what d does
-  (``python -m benchmarks.reported_drafts``), and no engine reports lengths of drafts without their tokens.
+  (``benchmarks/reported_drafts.py`` at commit d3b7459b), and no engine reports lengths of drafts without
+  their tokens.
 * Totals of a request: they depend on later loops, which depend on the token that is bet on.
 
 The text alone, at chosen contexts, needs no report: see ``contexts``. A drawn token that is left out itself

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import coverage
-from benchmarks.leakage_power import Setting
 
 
 @pytest.mark.parametrize("n", [8, 12])
@@ -17,7 +16,7 @@ def test_the_speedups_interval_covers_with_few_prompts(law: str, least: int, n: 
 
 def test_the_bound_covers_a_leak_in_a_quarter_of_the_prompts() -> None:
     """Of 400 runs of 8 prompts: 92% at 2,000 runs, 84% with the model's variance alone."""
-    setting = Setting.make(1.0, 2.0, 0.7, 1)
+    setting = coverage.Setting.make(1.0, 2.0, 0.7, 1)
     share, bound = coverage.bounded(setting, True, 8, 400)
     assert share >= 0.88
     assert bound < 0.6

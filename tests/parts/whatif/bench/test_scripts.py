@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -11,23 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_batches, gpu_street, loop, neighbours, speed
+from benchmarks import gpu, gpu_batches, gpu_street, loop, speed
 from benchmarks.pairs import build
 from spsbench.engines.cuda_graph import GraphedEngine
 from spsbench.engines.local import EagerEngine
-
-
-@pytest.mark.thorough
-def test_the_script_of_idle_neighbours(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    reading = Path(__file__).parents[3] / "support/reading_engine.py"
-    engine = f"worker:{sys.executable} {reading} {tmp_path}"
-    assert neighbours.main(["--engine", engine, "--prompts", "2", "--max-new-tokens", "4"]) == 0
-    said = capsys.readouterr().out
-    for way in ("alone", "stopped", "running"):
-        assert f"| {way} |" in said
 
 
 @pytest.mark.thorough
