@@ -84,6 +84,7 @@ newest oldest: | $(UV)
 	$(UV) build --quiet --wheel --out-dir build/$@
 	$(UV) venv --quiet --python $(BIN)/python build/$@/venv
 	$(UV) pip install --quiet --python build/$@/venv --resolution $(RESOLUTION) -r pyproject.toml --extra large 'pytest>=8.4' 'hypothesis>=6.140'
+	$(UV) build --quiet --wheel --out-dir build/$@ training
 	$(UV) pip install --quiet --python build/$@/venv --no-deps build/$@/*.whl
 	$(UV) pip freeze --quiet --python build/$@/venv
 	cd build/$@ && for command in doctor 'run --limit 2 --max-new-tokens 24 --out run' 'report run --html --quiet' \

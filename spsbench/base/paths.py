@@ -13,6 +13,9 @@ EMBEDDED = "embedded:"
 PairFolder = Literal["mini", "mini_t5"]
 """Folders of the embedded pairs; a pair is named like its folder, with hyphens."""
 
+_APART: dict[PairFolder, str] = {"mini_t5": "spsbench_mini_t5"}
+"""Pairs that spsbench's own wheel leaves out, and the packages that hold them, built from ``training/``."""
+
 DataKind = Literal[
     "tasks", "configs/pairs", "configs/protocols", "configs/packages", "configs/engines", "configs/papers"
 ]
@@ -34,8 +37,14 @@ def drafts_dir() -> Path:
 
 
 def mini_dir(folder: PairFolder = "mini") -> Path:
-    """Return the folder of an embedded pair, by default ``mini``: its models and the synthetic task data."""
-    return _PACKAGE / folder
+    """Return the folder of an embedded pair, by default ``mini``: its models and the synthetic task data.
+
+    A pair with a package of its own lies in ``training/`` of a checkout, and else beside this package.
+    """
+    if folder not in _APART:
+        return _PACKAGE / folder
+    here = _PACKAGE.parent / "training" / folder / "pair"
+    return here if here.is_dir() else _PACKAGE.parent / _APART[folder]
 
 
 def mini_dirs() -> dict[str, Path]:
@@ -52,6 +61,14 @@ def embedded_dir(name: str) -> Path | None:
         return None
     group, _, part = name.removeprefix(EMBEDDED).partition("/")
     return mini_dirs().get(group, drafts_dir() / group) / part
+
+
+def way_to_install(name: str) -> str | None:
+    """Return the command that installs a pair that is missing, by its folder or by one of its models."""
+    folder = name.removeprefix(EMBEDDED).partition("/")[0].replace("-", "_")
+    places = (mini_dir(pair) for pair in _APART if pair == folder)
+    is_missing = any(not place.is_dir() for place in places)
+    return "`pip install ./training` in a checkout of spsbench" if is_missing else None
 
 
 def results_dir() -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spsbench.base.axes import RELEASE
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.base.paths import EMBEDDED, embedded_dir
+from spsbench.base.paths import EMBEDDED, embedded_dir, way_to_install
 from spsbench.base.plugins import unknown
 from spsbench.cli import options
 from spsbench.cli.console import Transfers, out, present, print_json
@@ -149,7 +149,9 @@ def _packages_of(name: str) -> list[Package]:
     if packages:
         return packages
     if all(id.startswith(EMBEDDED) for id in ids):
-        raise UsageError(f"{name} is part of spsbench.", flag="NAME", remedy="There is nothing to fetch.")
+        way = way_to_install(pair.target.id)
+        remedy = f"Install it with {way}." if way else "There is nothing to fetch."
+        raise UsageError(f"{name} is part of spsbench.", flag="NAME", remedy=remedy)
     commands = " and ".join(f"`hf download {id}`" for id in ids if not id.startswith(EMBEDDED))
     remedy = f"A run fetches it, or {commands}."
     raise UsageError(f"{name} is on the Hugging Face hub.", flag="NAME", remedy=remedy)
@@ -248,10 +250,12 @@ def _pairs() -> Iterator[Check]:
         embedded = embedded_dir(pair.target.id) is not None
         packaged = package_of(pair.target.id)
         if absent:
-            ours = any(embedded_dir(model) is not None for _, model in absent)
+            install = way_to_install(pair.target.id)
+            ours = install is None and any(embedded_dir(model) is not None for _, model in absent)
             state: Literal["broken", "absent"] = "broken" if ours else "absent"
             missing = ", ".join(f"{role} {model}" for role, model in absent)
-            way = "" if packaged is None else f"; {way_to_fetch(packaged)}"
+            how = install if packaged is None else way_to_fetch(packaged)
+            way = "" if how is None else f"; {how}"
             yield Check(f"pair {name}", state, f"not on this machine: {missing}{way}")
         else:
             place = "the hub's cache" if packaged is None else str(packaged.folder)
@@ -291,7 +295,9 @@ def _data() -> Iterator[Check]:
     from spsbench.tasks.catalogue import list_tasks
 
     for spec in list_tasks():
-        if spec.data.mini is not None:
+        if spec.data.mini is not None and (way := way_to_install(spec.data.mini.folder)):
+            yield Check(f"data {spec.name} mini", "absent", f"not on this machine; {way}")
+        elif spec.data.mini is not None:
             yield _read(f"data {spec.name} mini", _mini_data, spec)
         if spec.data.docstrings:
             yield _read(f"data {spec.name}", _docstrings, spec)

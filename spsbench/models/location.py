@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.base.errors import UnavailableError
 from spsbench.base.files import read_file
-from spsbench.base.paths import embedded_dir
+from spsbench.base.paths import embedded_dir, way_to_install
 from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
 from spsbench.models.converted import SUFFIX as GGUF
@@ -29,7 +29,8 @@ def local_folder(name: str, flag: str) -> Path | None:
     """
     inside = embedded_dir(name)
     if inside is not None and not inside.is_dir():
-        remedy = "Check the name, or install spsbench again."
+        way = way_to_install(name)
+        remedy = f"Install it with {way}." if way else "Check the name, or install spsbench again."
         raise UnavailableError(f"{name} is not in this package.", flag=flag, remedy=remedy)
     path = inside or Path(name).expanduser()
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1

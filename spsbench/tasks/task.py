@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.paths import mini_dir, mini_dirs
+from spsbench.base.paths import mini_dir, mini_dirs, way_to_install
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.conversation import Conversation
@@ -421,10 +421,12 @@ def mini_path(spec: TaskSpec, part: str = "examples") -> Path:
         raise UsageError(f"the task {spec.name} has no synthetic data.", flag="--data mini", remedy=remedy)
     path = mini_dir(mini.folder) / "data" / str(getattr(mini, part))
     if not path.is_file():
+        way = way_to_install(mini.folder)
+        install = f"Install them with {way}" if way else "Install the package again"
         raise UnavailableError(
             f"the synthetic data of {spec.name} are missing ({path}).",
             flag="--data mini",
-            remedy="Install the package again, or give --data official or a path.",
+            remedy=f"{install}, or give --data official or a path.",
         )
     return path
 

@@ -18,7 +18,7 @@ from training.mini_t5.tasks import write_tasks
 from training.mini_t5.tokenizer import train_tokenizer
 from training.mini_t5.train import RECIPES, Recipe, train, train_in_parallel
 
-MINI_T5 = Path(__file__).resolve().parent.parent.parent / "spsbench" / "mini_t5"
+MINI_T5 = Path(__file__).resolve().parent / "pair"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 DRAFTS_AT_ONCE = 2
 
