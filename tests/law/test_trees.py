@@ -116,14 +116,14 @@ def test_the_law_on_more_tables(seed: int, branching: Sequence[int], rule: str, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("rule", "siblings"), WITH)
-def test_the_law_of_two_branches_is_the_targets(rule: str, siblings: Siblings) -> None:
-    is_the_targets(0, (2, 1), rule, siblings)
+def test_the_law_of_two_branches_is_the_targets() -> None:
+    """Of the others a second enumeration says the same, exactly; of this one within its search."""
+    is_the_targets(0, (2, 1), "k-seq", "independent")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("rule", "siblings"), WITH)
-@pytest.mark.parametrize("seed", range(1, 20))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_law_of_two_branches_on_more_tables(seed: int, rule: str, siblings: Siblings) -> None:
     is_the_targets(seed, (2, 1), rule, siblings)
 
