@@ -37,20 +37,8 @@ RESCORED_BEAM_LOG_PROB = RESCORED + BEAM_LOG_PROB
 UNREAD = "unread"
 """1 in the sums of a sequence that could not be read again."""
 
-PROPOSE, VERIFY = "propose", "verify"
-"""The stages of a loop, see ``decode.stages``; ArS has the second alone."""
-
-PROGRAM = "program"
-"""How a record says that a stage ran as a program; else it has the reason why it did not."""
-
-PARTLY = "program in part: "
-"""Before the reason, where a stage ran as a program in other loops of the arm."""
-
-
-def ran_as_program(how: str | None) -> bool:
-    """Return whether a stage ran as a program in any loop, by its record."""
-    return how is not None and (how == PROGRAM or how.startswith(PARTLY))
-
+GRAPHS = "graphs"
+"""The mode of an arm whose loops a CUDA graph runs."""
 
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 

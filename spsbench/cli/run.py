@@ -365,7 +365,7 @@ def _conclude(out: Path, directories: Sequence[Path], count: int, command: str) 
     from spsbench.stats.summary import summarise
     from spsbench.store import RunStore, read_frames, write_summary
     from spsbench.store.opening import condition, joined, of_any_board
-    from spsbench.store.run import REPORT_FILE, stages_of_all
+    from spsbench.store.run import REPORT_FILE
 
     frames, infos = [], []
     for directory in directories:
@@ -383,7 +383,6 @@ def _conclude(out: Path, directories: Sequence[Path], count: int, command: str) 
     loops = [f.loops.assign(process=i) for i, f in enumerate(frames)]
     expected = int(infos[0]["expected_sequences"]) * len(directories)
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
-    info["stages"] = stages_of_all(info.get("stages") or {} for info in infos)
     info.pop("remeasured", None)  # of one process
     summary = summarise(pd.concat(samples, ignore_index=True), pd.concat(loops, ignore_index=True), info)
     if (unfinished := count - len(directories)) > 0:

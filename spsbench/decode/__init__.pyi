@@ -6,6 +6,7 @@ from spsbench.decode import rows as rows
 from spsbench.decode import sampling as sampling
 from spsbench.decode import trees as trees
 from spsbench.decode.algorithms import DecodedLoop as DecodedLoop
+from spsbench.decode.algorithms import TargetVerifier as TargetVerifier
 from spsbench.decode.algorithms import ars as ars
 from spsbench.decode.algorithms import sps as sps
 from spsbench.decode.algorithms import start as start
@@ -25,6 +26,8 @@ from spsbench.decode.processors import bound as bound
 from spsbench.decode.processors import with_history as with_history
 from spsbench.decode.protocols import Drafter as Drafter
 from spsbench.decode.protocols import LanguageModel as LanguageModel
+from spsbench.decode.protocols import Tokens as Tokens
+from spsbench.decode.protocols import Verifier as Verifier
 from spsbench.decode.protocols import read_prompt as read_prompt
 from spsbench.decode.rejection import ROOT as ROOT
 from spsbench.decode.rejection import Accept as Accept
@@ -44,7 +47,6 @@ from spsbench.decode.rules import expected_acceptance as expected_acceptance
 from spsbench.decode.sampling import UniformStream as UniformStream
 from spsbench.decode.sampling import draw as draw
 from spsbench.decode.sampling import warp as warp
-from spsbench.decode.stages import no_programs as no_programs
 from spsbench.decode.stopping import StopRule as StopRule
 from spsbench.decode.stopping import TextDecoder as TextDecoder
 from spsbench.decode.trees import Tree as Tree

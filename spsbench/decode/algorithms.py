@@ -10,22 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.base.records import SamplingParams
-from spsbench.decode import rejection, rows
+from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.processors import with_history
-from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_tokens
-from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, judged
-from spsbench.decode.rows import Floats, Rows
-from spsbench.decode.sampling import Uniforms, as_tensor
-from spsbench.decode.stages import Propose, Unstaged, Verify, proposes, verify_of
+from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, Verified, Verifier, last_tokens
+from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, drawn, judged
+from spsbench.decode.rows import Rows
+from spsbench.decode.sampling import Uniforms
 
 
 @dataclass(slots=True)
@@ -37,7 +34,7 @@ class DecodedLoop:
         accepted: how many of them the draft proposed.
         target_rows: n+1 (ArS: 1) warped target rows over V tokens, kept for the records.
         draft: the proposal of n tokens, at most K; None for ArS.
-        numbers: the loop's uniform numbers, [2K+1]: the first n picked, the last n+1 tested and drew.
+        u: [2K+1] the loop's uniform numbers: the first n picked, the last n+1 tested and drew.
         path: of a tree the nodes that stand; the rows are then those behind the pending token and each node.
     """
 
@@ -45,13 +42,8 @@ class DecodedLoop:
     accepted: int
     target_rows: Rows
     draft: Draft | None
-    numbers: Tensor | Floats
+    u: Tensor
     path: tuple[int, ...] | None = None
-
-    @property
-    def u(self) -> Tensor:
-        """``numbers`` as a tensor."""
-        return as_tensor(self.numbers)
 
     @property
     def target_probs(self) -> Tensor:
@@ -90,127 +82,94 @@ def start(
     if drafter is not None:
         drafter.begin(prompt)
 
+    verifier = TargetVerifier(target, sampling, prompt, uniforms.device, rule)
+
     def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
+        tokens = Tokens(prompt, pending)
         if drafter is None:
-            return ars(target, pending, sampling, uniforms, watch, prompt)
-        return sps(target, drafter, prompt, k, sampling, uniforms, watch, rule, pending)
+            return ars(verifier, tokens, uniforms, watch)
+        return sps(verifier, drafter, tokens, k, uniforms, watch)
 
     return loops
 
 
-def proposed_by(drafter: Drafter, k: int) -> Propose | Unstaged:
-    """The stage by which a drafter proposes K tokens."""
-    stage = getattr(drafter, "propose_stage", None)
-    return Unstaged("the drafter has no program") if stage is None else stage(k)
+class TargetVerifier:
+    """Judges by one pass of a model and a rule, operation by operation; see ``protocols.Verifier``.
+
+    Args:
+        target: writes the output's distribution; it has read ``prompt`` but its last token.
+        sampling: of the target.
+        prompt: where the output begins, which matters to processing that looks at the tokens before.
+        device: of the target.
+        rule: judges drafts; modified rejection unless given. With another one the loops are no longer SpS.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        sampling: SamplingParams,
+        prompt: Sequence[int],
+        device: torch.device,
+        rule: Accept | None = None,
+    ) -> None:
+        self._target, self._sampling, self._device = target, sampling, device
+        self._rule, self._output_begins = rule or accept_draft, len(prompt)
+
+    def score(self, tokens: Sequence[int], draft: Draft | None) -> None:
+        block = last_tokens(tokens, 1, self._device)
+        if draft is not None:
+            block = torch.cat([block, draft.tokens])
+        self._logits, self._tokens = self._target.score(block, last=len(block)), tokens
+
+    def judge(self, draft: Draft | None, u: Tensor) -> Verified:
+        logits, process = self._logits, self._sampling.history
+        if process is not None:
+            drafted = [] if draft is None else draft.tokens.tolist()
+            logits = with_history(logits, process, [*self._tokens, *drafted], self._output_begins)
+        q = rows.warped(logits, self._sampling)
+        return Verified(q, drawn(q, u) if draft is None else decide(self._rule, q, draft, u))
+
+    def keep(self, length: int) -> None:
+        self._target.rollback(length)
 
 
-def verified_by(
-    target: LanguageModel, drafter: Drafter | None, k: int, sampling: SamplingParams, rule: Accept | None
-) -> Verify | Unstaged:
-    """The stage by which a target judges the drafts of a loop, or takes a step of ArS without a drafter."""
-    if drafter is None:
-        return verify_of(target, 0, sampling)
-    if (rule or accept_draft) is not rejection.accept_draft:
-        return verify_of(target, k, sampling, unless="another rule judges")
-    proposed = proposed_by(drafter, k)
-    if isinstance(proposed, Unstaged):  # a program judges by rows as a program cuts them
-        why = proposed.reason or "the draft has no program"
-        return verify_of(target, k, sampling, unless=why)
-    return verify_of(target, k, sampling)
-
-
-def ars(
-    target: LanguageModel,
-    pending: Tensor,
-    sampling: SamplingParams,
-    uniforms: Uniforms,
-    watch: Stopwatch,
-    prompt: Sequence[int] = (),
-) -> Iterator[DecodedLoop]:
-    """Run Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
-    that looks at the tokens before asks for ``prompt``."""
-    process, tokens, token = sampling.history, list(prompt), list[int]()
-    found = verified_by(target, None, 0, sampling, None)
-    verify = None if isinstance(found, Unstaged) else found
-    if verify is not None:
-        token, nothing = pending.tolist(), Draft(np.zeros(0, np.int64), None)
-    numbers = uniforms if verify is None else uniforms.on_host
+def ars(verifier: Verifier, tokens: Tokens, uniforms: Uniforms, watch: Stopwatch) -> Iterator[DecodedLoop]:
+    """Run Algorithm 1: one token a loop. The last of ``tokens`` is always pending, not yet read."""
     while True:
-        u = numbers(1)
+        u = uniforms(1)
         watch.lap("other")
-        verified = None if verify is None else verify(token[0], nothing, cast("Floats", u))
-        if verified is not None:
-            q, decision = verified
-            watch.lap("verify")
-        else:
-            if verify is not None:  # it failed: the host goes on from its token
-                pending, verify = torch.tensor(token), None
-            logits, decision = target.score(pending, last=1), None
-            watch.lap("verify")
-            if process is not None:
-                tokens += token
-                logits = with_history(logits, process, tokens, len(prompt))
-            q = rows.warped(logits, sampling)
-        if decision is None:
-            pending = q.draw(as_tensor(u))
-            token = pending.tolist()
-        else:
-            token = [decision.token]
+        verifier.score(tokens, None)
+        watch.lap("verify")
+        q, (_, _, token, latest) = verifier.judge(None, u)
         watch.lap("sample")
-        yield DecodedLoop(token, 0, q, None, u)
+        tokens.add([token], latest)
+        yield DecodedLoop([token], 0, q, None, u)
 
 
 def sps(
-    target: LanguageModel,
-    drafter: Drafter,
-    prompt: Sequence[int],
-    k: int,
-    sampling: SamplingParams,
-    uniforms: Uniforms,
-    watch: Stopwatch,
-    rule: Accept | None = None,
-    pending: Tensor | None = None,
+    verifier: Verifier, drafter: Drafter, tokens: Tokens, k: int, uniforms: Uniforms, watch: Stopwatch
 ) -> Iterator[DecodedLoop]:
     """Run Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
 
-    ``target`` and ``drafter`` have read the prompt but its last token, ``pending`` [1] on their device. The
-    last decided token is always pending: read by neither until the next loop. Another ``rule`` than modified
-    rejection is no longer SpS.
+    Target and drafter have read ``tokens`` but the last, which is always pending: read by neither until the
+    next loop.
     """
-    tokens, process = Tokens(prompt, pending), sampling.history
-    rule = rule or accept_draft
-    found = verified_by(target, drafter, k, sampling, rule)
-    verify = None if isinstance(found, Unstaged) else found
-    propose = None if verify is None else proposes(drafter)
-    numbers = uniforms if verify is None else uniforms.on_host
     while True:
-        u = numbers(2 * k + 1)
+        u = uniforms(2 * k + 1)
         watch.lap("other")
-        draft = None if propose is None else propose(tokens, k, cast("Floats", u[:k]))
-        if draft is None:
-            draft = drafter.draft(tokens, k, as_tensor(u[:k]))
+        draft = drafter.draft(tokens, k, u[:k])
         if draft.parents is not None:
             why = "a tree was drafted where chains are verified: the drafter needs the option tree"
             raise ValueError(why)
         watch.lap("draft")
+        verifier.score(tokens, draft)
+        watch.lap("verify")
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        tests = u[-draft.count - 1 :]
-        verified = None if verify is None else verify(tokens[-1], draft, cast("Floats", tests))
-        if verified is not None:
-            q, decision = verified
-            watch.lap("verify")
-        else:
-            block = torch.cat([last_tokens(tokens, 1, uniforms.device), draft.tokens])
-            logits, decision = target.score(block, last=len(block)), None
-            watch.lap("verify")
-            if process is not None:
-                logits = with_history(logits, process, [*tokens, *draft.on_host()], len(prompt))
-            q = rows.warped(logits, sampling)
-        drafted, accepted, token, latest = decision or decide(rule, q, draft, as_tensor(tests))
+        q, (drafted, accepted, token, latest) = verifier.judge(draft, u[-draft.count - 1 :])
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens.add(new, latest)
-        target.rollback(len(tokens) - 1)
+        verifier.keep(len(tokens) - 1)
         drafter.observe(tokens, accepted)
         watch.rolled_back()
         yield DecodedLoop(new, accepted, q, draft, u)

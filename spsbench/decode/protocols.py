@@ -1,15 +1,16 @@
-"""The two things a loop talks to: a language model and a drafter."""
+"""What a loop talks to: a drafter, which proposes, a verifier, which judges, and language models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.decode.rejection import Draft
+from spsbench.decode.rejection import Decision, Draft
+from spsbench.decode.rows import Rows
 
 
 class LanguageModel(Protocol):
@@ -150,4 +151,46 @@ class Drafter(Protocol):
             tokens: the whole sequence now; whatever was drafted beyond it is to be forgotten.
             accepted: how many of the drafted tokens stand.
         """
+        ...
+
+
+class Verified(NamedTuple):
+    """What a verifier makes of a loop.
+
+    Attributes:
+        rows: the target's n+1 warped rows, at the n drafted tokens and after them.
+        decision: what stands of the draft, and the token after it.
+    """
+
+    rows: Rows
+    decision: Decision
+
+
+class Verifier(Protocol):
+    """Judges drafts by the target, which has read all tokens but the pending one.
+
+    On a CPU, or where a device is told each operation, that is ``algorithms.TargetVerifier``, the definition
+    of the law. A CUDA graph does the same in one launch (``engines.cuda_graph``).
+    """
+
+    def score(self, tokens: Sequence[int], draft: Draft | None) -> None:
+        """Have the target read the pending token and the drafted ones, in one pass.
+
+        Args:
+            tokens: the whole sequence so far; its last one is pending.
+            draft: a chain; None for a step of ArS.
+        """
+        ...
+
+    def judge(self, draft: Draft | None, u: Tensor) -> Verified:
+        """Decide by what was scored, and bring the outcome to the host, in one wait.
+
+        Args:
+            draft: what was given to ``score``.
+            u: [n+1] uniform numbers: the tests of the n drafted tokens, and the final draw.
+        """
+        ...
+
+    def keep(self, length: int) -> None:
+        """End the loop: of what the target has read only the first ``length`` tokens stand."""
         ...

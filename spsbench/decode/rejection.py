@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.decode.rows import Floats, HostRows, Integers, Rows, for_judge, on_host, rows_of, takes_rows
+from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, on_host, rows_of, takes_rows
 from spsbench.decode.sampling import draw
 
 ROOT = -1
@@ -25,8 +25,7 @@ class Draft:
     """What a drafter proposes in one loop.
 
     Args:
-        tokens: [K] int64, the proposed tokens; there may be none. An array is made into a tensor when one is
-            needed.
+        tokens: [K] int64, the proposed tokens; there may be none.
         probs: the distributions that they were drawn from, a tensor [K, V] or rows; None where each token
             was certain (a point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of
             zeros).
@@ -34,36 +33,25 @@ class Draft:
             the order in which they were drawn. None for a chain.
 
     Attributes:
-        tokens: [K] the proposed ones.
-        count: K, which an array says without torch.
+        tokens: as given.
         drawn_from: the distributions as given; of siblings drawn without replacement, each one's row has no
             mass on those before it.
         parents: as given.
     """
 
-    __slots__ = ("_tokens", "drawn_from", "parents")
+    __slots__ = ("drawn_from", "parents", "tokens")
 
     def __init__(
-        self, tokens: Tensor | Integers, probs: Rows | Tensor | None, parents: Sequence[int] | None = None
+        self, tokens: Tensor, probs: Rows | Tensor | None, parents: Sequence[int] | None = None
     ) -> None:
-        self._tokens = tokens
+        self.tokens = tokens
         self.drawn_from = probs
         self.parents = parents
 
     @property
-    def tokens(self) -> Tensor:
-        if isinstance(self._tokens, np.ndarray):
-            self._tokens = torch.from_numpy(self._tokens)
-        return self._tokens
-
-    @property
     def count(self) -> int:
-        return len(self._tokens)
-
-    def on_host(self) -> list[int]:
-        """The proposed tokens; the host waits for them."""
-        found: list[int] = self._tokens.tolist()
-        return found
+        """K."""
+        return len(self.tokens)
 
     @property
     def above(self) -> Sequence[int]:
@@ -145,6 +133,13 @@ class Decision(NamedTuple):
     accepted: int
     token: int
     latest: Tensor | None
+
+
+def drawn(q: Rows, u: Tensor) -> Decision:
+    """Draw a token from the target's one row by one number, and bring it to the host: a step of ArS."""
+    latest = q.draw(u)
+    (token,) = latest.tolist()
+    return Decision([], 0, token, None if latest.is_cpu else latest)
 
 
 def decide(rule: Accept, q: Rows, draft: Draft, u: Tensor) -> Decision:
@@ -267,7 +262,7 @@ def _accept_on_host(q: HostRows, draft: Draft, u: Tensor) -> Decision:
     In numbers of the host alone: behind a forward, which leaves nothing else in the processor's caches, each
     operation of a library costs many times what it computes.
     """
-    drafted, told, numbers = draft.on_host(), draft.own_rows, u.tolist()
+    drafted, told, numbers = draft.tokens.tolist(), draft.own_rows, u.tolist()
     p, accepted = None if told is None else on_host(told), 0
     if drafted:
         own = q.of_tokens(drafted)

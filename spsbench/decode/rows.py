@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
@@ -279,56 +279,6 @@ class HostRows(Rows):
 
     def is_finite(self) -> bool:
         return all(bool(np.isfinite(row.weights).all()) for row in self.each())
-
-
-class StagedRows(HostRows):
-    """Rows that a program cut: the M largest tokens of each, of which a loop looks into one or two.
-
-    Attributes:
-        ids: [n, M] tokens, ascending in each row; None where all V are there.
-        weights: [n, M] their probabilities, above 0 where a token is in the row.
-        others: by number, rows that these do not hold; few.
-    """
-
-    __slots__ = ("ids", "others", "weights")
-
-    def __init__(
-        self,
-        ids: Integers | None,
-        weights: Floats,
-        vocab_size: int,
-        others: Mapping[int, HostRow] | None = None,
-    ) -> None:
-        super().__init__((), vocab_size)
-        self.ids, self.weights, self.others = ids, weights, others or {}
-
-    def each(self) -> Sequence[HostRow]:
-        return [self[number] for number in range(len(self))]
-
-    @property
-    def nbytes(self) -> int:
-        return self.weights.nbytes + (0 if self.ids is None else self.ids.nbytes)
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def __getitem__(self, index: int) -> HostRow:
-        if index in self.others:
-            return self.others[index]
-        weights = self.weights[index]
-        if self.ids is None:
-            return HostRow(None, weights)
-        kept = weights.nonzero()[0]
-        return HostRow(self.ids[index][kept], weights[kept])
-
-    def of_tokens(self, tokens: Sequence[int]) -> Floats:
-        if self.others:
-            return super().of_tokens(tokens)
-        n = len(tokens)
-        if self.ids is None:
-            return self.weights[np.arange(n), tokens]
-        own: Floats = np.where(self.ids[:n] == np.array(tokens)[:, None], self.weights[:n], 0).max(-1)
-        return own
 
 
 def warped(logits: Tensor, params: SamplingParams) -> Rows:

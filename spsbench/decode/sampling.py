@@ -225,15 +225,6 @@ class Uniforms(Protocol):
         """The next n numbers, [n]."""
         ...
 
-    def on_host(self, n: int, /) -> Floats:
-        """The same as an array: behind a forward a tensor's view takes ten times as long as an array's."""
-        ...
-
-
-def as_tensor(numbers: Tensor | Floats) -> Tensor:
-    """[n] numbers as a tensor, which shares an array's memory."""
-    return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
-
 
 class UniformStream:
     """Hands out uniform numbers in [0, 1) from blocks drawn on the CPU.
@@ -253,31 +244,17 @@ class UniformStream:
         self._is_host = device.type == "cpu"
         self._ahead: deque[Tensor] = deque()
         self._block = torch.empty(0)
-        self._array: Floats = self._block.numpy()
-        self._used = self._size = 0
+        self._used = 0
         if not self._is_host:
             self._draw_ahead()
 
     def __call__(self, n: int) -> Tensor:
         """The next n numbers, [n] float32."""
-        first = self._take(n)
-        return self._block.narrow(0, first, n)
-
-    def on_host(self, n: int) -> Floats:
-        """See ``Uniforms.on_host``; of a stream for the CPU."""
-        first = self._take(n)
-        return self._array[first : first + n]
-
-    def _take(self, n: int) -> int:
-        """Where the next n numbers begin in the block."""
         first = self._used
-        if first + n > self._size:
+        if first + n > len(self._block):
             self._block, first = self._next(n), 0
-            self._size = len(self._block)
-            if self._is_host:
-                self._array = self._block.numpy()
         self._used = first + n
-        return first
+        return self._block.narrow(0, first, n)
 
     @staticmethod
     def loops_ahead(n: int) -> int:
@@ -328,7 +305,3 @@ class ScriptedUniforms:
         numbers = next(self._loops)
         assert len(numbers) == n
         return numbers
-
-    def on_host(self, n: int) -> Floats:
-        """See ``Uniforms.on_host``."""
-        return self(n).numpy()

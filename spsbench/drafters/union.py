@@ -11,10 +11,8 @@ from torch import Tensor
 
 from spsbench.base.errors import UsageError
 from spsbench.base.plugins import Options
-from spsbench.decode.algorithms import proposed_by
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.decode.stages import Propose, Unstaged
 from spsbench.drafters.forced import ForcedDrafts, ForcedText, Integers, forced_drafts
 from spsbench.drafters.registry import DRAFT, Context
 from spsbench.drafters.shape import Shape
@@ -41,11 +39,6 @@ class UnionDrafter:
         self._proposer = None
         for member in self.members:
             member.begin(prompt)
-
-    def propose_stage(self, k: int) -> Propose | Unstaged:
-        """The stage of the first member that has one."""
-        stages = [proposed_by(member, k) for member in self.members]
-        return next((stage for stage in stages if not isinstance(stage, Unstaged)), stages[0])
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Return the first proposal with at least one token; the last member's where none has one."""

@@ -77,7 +77,7 @@ class TruncatedLoop:
             decoded,
             target_rows=decoded.target_rows.take([place + 1 for place in places]),
             draft=Draft(draft.tokens[first], None if own_rows is None else own_rows.take(first)),
-            numbers=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
+            u=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
             path=None,
         )
         branches = TreeShape(len(draft.tokens), max(depths), siblings, optimum)

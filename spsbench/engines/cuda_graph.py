@@ -21,12 +21,14 @@ from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
 from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
-from spsbench.decode.stages import Stage
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import LocalEngine
 from spsbench.models.batched import StaticLM
+
+Stage = Callable[[], object]
+"""A part of a loop, of fixed shape over memory that stays where it is."""
 
 Capture = Callable[[Stage], Stage]
 """Makes of a stage what is called in its place: itself, or the replay of its graph."""

@@ -17,14 +17,11 @@ from spsbench.base.axes import EAGER
 from spsbench.base.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
-    PROPOSE,
-    VERIFY,
     FinishReason,
     Generation,
     Loop,
     Request,
     SamplingParams,
-    ran_as_program,
 )
 from spsbench.decode import algorithms, beam
 from spsbench.decode.algorithms import Loops
@@ -35,7 +32,6 @@ from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.sampling import UniformStream
-from spsbench.decode.stages import recorded, verify_of
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.buffer import MOST_BYTES, LoopBuffer, TruncatedLoop, phase_seconds
@@ -214,25 +210,6 @@ class EagerEngine(LocalEngine):
         drafter = None if self._begun is None else self._drafter(self._begun)
         models = () if drafter is None else (self._target, getattr(drafter, "model", None))
         return any(getattr(model, "rolled_back_by", "length") != "length" for model in models)
-
-    def stages(self) -> dict[str, str] | None:
-        """How the stages of its latest loops ran, see ``stages.recorded``; None before the first one."""
-        if self._begun is None:
-            return None
-        sampling, k = self._begun, self._k
-        drafter = self._drafter(sampling)
-        if self._tree is not None:
-            trees = verify_of(self._target, k, sampling, unless="drafts are trees")
-            return recorded(**{PROPOSE: trees, VERIFY: trees})
-        verify = algorithms.verified_by(self._target, drafter, k, sampling, self._accept)
-        if drafter is None:
-            return recorded(**{VERIFY: verify})
-        return recorded(**{PROPOSE: algorithms.proposed_by(drafter, k), VERIFY: verify})
-
-    @property
-    def at_once(self) -> bool:
-        """Whether ``verify_s`` has the draw or the verdict in it: one program did both."""
-        return ran_as_program((self.stages() or {}).get(VERIFY))
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:
         if self._make_drafter is None:

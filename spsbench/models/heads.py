@@ -22,9 +22,9 @@ from spsbench.models.causal_lm import LAST, CausalLM, States, VocabularyRows, te
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
 from spsbench.models.live_tree import Branches
+from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
-from spsbench.models.onnx_stages import run_bound
 from spsbench.models.rewind import RewindCache
 from spsbench.models.speculators import (
     FC,

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
-from spsbench.base.records import SamplingParams
 from spsbench.config.models import ONNXRUNTIME
-from spsbench.decode.stages import Propose, Unstaged, Verify
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches, Columns
+from spsbench.models.onnx_errors import as_python, run_bound, runtime_errors
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph, state_name
-from spsbench.models.onnx_stages import (
-    MOST_BYTES,
-    Cut,
-    ProposeProgram,
-    VerifyProgram,
-    as_python,
-    program_graph,
-    refusal,
-    run_bound,
-    runtime_errors,
-)
 from spsbench.models.trained import embedding_fingerprint
 from spsbench.models.witness import ReadBlock
 
@@ -424,9 +412,6 @@ _LARGE = 8 << 20
 costs some microseconds a layer. Smaller models get a second session when they are given a tree."""
 
 
-StageOf = TypeVar("StageOf", ProposeProgram, VerifyProgram)
-
-
 class OnnxLM(OnnxModel):
     """A decoder alone; the rows of its head stand for the tokens of ``vocabulary`` [m], or for all."""
 
@@ -462,65 +447,7 @@ class OnnxLM(OnnxModel):
         self.vocabulary = vocabulary
         self._spread = self.new_spread()
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
-        self._programs: dict[tuple[Cut, bool], InferenceSession | Unstaged] = {}
-        self._stages: dict[Hashable, Any] = {}
         self._sessions: dict[States, InferenceSession] = {}
-
-    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | Unstaged:
-        """See ``decode.stages.Staged``."""
-        return self._stage(ProposeProgram, k, sampling)
-
-    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | Unstaged:
-        """See ``decode.stages.Staged``; none for ArS, whose single row the host cuts as fast."""
-        if k == 0 and not sampling.greedy and sampling.top_p < 1.0:
-            stage = self._cut(sampling)
-            return stage if isinstance(stage, Unstaged) else Unstaged("one row's nucleus is as fast without")
-        return self._stage(VerifyProgram, k, sampling)
-
-    def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
-        """Return a program over this model's cache, made once; none if another forward replaces this one."""
-        if getattr(self.score, "__func__", None) is not OnnxModel.score:
-            return Unstaged("another forward")
-        key = kind, k, sampling
-        if key not in self._stages:
-            self._stages[key] = self._made(kind, k, sampling)
-        stage: StageOf | Unstaged = self._stages[key]
-        if isinstance(stage, Unstaged) or not stage.failure:
-            return stage
-        return Unstaged(stage.failure)
-
-    def _made(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
-        cut = self._cut(sampling)
-        if isinstance(cut, Unstaged):
-            return cut
-        session = self._program(cut, accepts=kind.accepts)
-        if isinstance(session, Unstaged):
-            return session
-        return kind(self, self._forward, session, cut, sampling, k)
-
-    def _cut(self, sampling: SamplingParams) -> Cut | Unstaged:
-        if self._spread is not None:
-            return Unstaged("a reduced vocabulary")
-        if self._features is not None:
-            return Unstaged("hidden states are kept")
-        if self.large or self._weight_bytes > MOST_BYTES:
-            return Unstaged(f"weights of {self._weight_bytes / 2**20:.0f} MiB")
-        return Cut.of(self.vocab_size, sampling)
-
-    def _program(self, cut: Cut, *, accepts: bool) -> InferenceSession | Unstaged:
-        """Return the session of a stage, see ``program_graph``; made once for all twins."""
-        if (cut, accepts) not in self._programs:
-            graph = program_graph(self.plan, self.stored, self.bits, cut, accepts=accepts)
-            try:
-                self._programs[cut, accepts] = session_of(graph, self.threads)[0]
-            except runtime_errors() as error:  # an operator that this release lacks
-                self._programs[cut, accepts] = Unstaged(refusal(error))
-        return self._programs[cut, accepts]
-
-    def twin(self) -> Self:
-        other = super().twin()
-        other._stages = {}
-        return other
 
     def with_features(self, flag: str, states: States = LAST) -> OnnxLM:
         self._require_kept(states, flag)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, label, shown_engine
+from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, shown_engine
 from spsbench.base.gpu import described
-from spsbench.base.records import PARTLY, PROGRAM, Processing, Speedup
+from spsbench.base.records import Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, tags
+from spsbench.report.wording import Run, escape, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import disturbance, more_prompts, percent, significant
 from spsbench.store.summary_types import ArmRow, Summary
@@ -42,7 +42,6 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
             ", ".join(_sampling(n, params.get(n)) for n in distinct(row["sampling"] for row in rows)),
         ),
         ("Engines", None if engines in ([], [EAGER]) else ", ".join(engines)),
-        ("Operator by operator", by_operator(summary)),
         ("Batch size", None if batches <= {1} else ranges(batches)),
         ("Data", data.get("source") if isinstance(data, Mapping) else data),
         ("Prompts", str(prompts(summary))),
@@ -67,56 +66,6 @@ def _without_draft(rows: Sequence[ArmRow], run: Run) -> bool:
         if row["method"] != "ars"
     )
     return not with_it and model(run, "draft") == model(run, "target")
-
-
-def by_operator(summary: Summary) -> str:
-    """Return which stages ran operator by operator, and why: ``ArS (a vocabulary of 49,152)``.
-
-    Empty where all were programs, or the backend has none. Each reason stands once. Of an arm whose drafts
-    are no program neither is the verdict, by whichever reason: that of the drafts stands for both.
-    """
-    engine = summary.get("engine") or ""
-    rows = summary["rows"]
-    ways = {how for row in rows for how in (row.get("stages") or {}).values()}
-    by_reason: dict[str, dict[tuple[str, str], list[ArmRow]]] = {}
-    for row in rows:
-        for stages, how in _without_program(row, engine):
-            arms = by_reason.setdefault(how.removeprefix(PARTLY), {})
-            arms.setdefault((row["method"], stages), []).append(row)
-    if len(ways) == 1 and by_reason:
-        (reason,) = by_reason
-        return f"everything{'' if reason in ways else _IN_PART} ({reason})"
-    return ", ".join(
-        f"{', '.join(_named(*key, these, rows) for key, these in arms.items())} ({reason})"
-        for reason, arms in by_reason.items()
-    )
-
-
-_IN_PART = " in part"
-
-
-def _without_program(row: ArmRow, engine: str) -> Iterator[tuple[str, str]]:
-    """Yield which stages were no program in all loops, then in some, and how the first of them ran."""
-    stages = {name: how for name, how in (row.get("stages") or {}).items() if how != PROGRAM}
-    for part in ("", _IN_PART):
-        names = [name for name, how in stages.items() if how.startswith(PARTLY) == bool(part)]
-        names = [name for name in names if not engine.endswith(f": {stages[name]}")]
-        if names:
-            yield (" and ".join(names) if row["method"] == "sps" else "") + part, stages[names[0]]
-
-
-def _named(method: str, what: str, these: Sequence[ArmRow], rows: Sequence[ArmRow]) -> str:
-    """Return stages with their arms: one by its name, several by how many they are, all SpS arms unnamed."""
-    are_all = len(these) == sum(row["method"] == method and bool(row.get("stages")) for row in rows)
-    if method == "sps" and are_all:
-        return what
-    if len(these) == 1:
-        arms = (label if len({row["sampling"] for row in rows}) == 1 else full_name)(these[0])
-    else:
-        arms = label(these[0]) if are_all and len({*map(label, these)}) == 1 else f"{len(these)} arms"
-    if method == "sps":
-        return f"{what} of {arms}"
-    return f"part of {arms}" if what == _IN_PART else arms
 
 
 def setup(summary: Summary, run: Run) -> list[str]:

@@ -17,7 +17,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.base.axes import Row, label
-from spsbench.base.records import PARTLY, VERIFY
 from spsbench.report import facts, judgement, results, why, wording
 from spsbench.report.tables import (
     ARM,
@@ -36,7 +35,7 @@ from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided, taken_by
-from spsbench.stats.predict.costs import one_program
+from spsbench.stats.predict.costs import one_launch
 from spsbench.stats.summary import PHASES
 from spsbench.store.summary_types import ArmRow, Summary
 
@@ -125,20 +124,16 @@ def _details(summary: Summary, run: Run) -> list[str]:
 
 def _at_once(rows: Sequence[ArmRow]) -> str:
     """Of which arms `verify` is more than the forward; empty where of none."""
-    these = [row for row in rows if one_program(row)]
+    these = [row for row in rows if one_launch(row)]
     if not these:
         return ""
-    partly = any((row.get("stages") or {})[VERIFY].startswith(PARTLY) for row in these)
-    holds = "holds the draw or the verdict too" + (", in some loops" if partly else "")
+    holds = "holds the warping too, and of ArS the draw: a CUDA graph does them with the forward."
     if len(these) == len(rows):
-        return f"`verify` {holds}: one program does both."
-    if these == [row for row in rows if row["method"] == "sps"]:
-        arms = "the SpS arms" if len(these) > 1 else escape(wording.full_name(these[0]))
-    else:
-        arms = ", ".join(escape(wording.full_name(row)) for row in these)
+        return f"`verify` {holds}"
+    arms = ", ".join(escape(wording.full_name(row)) for row in these)
     return (
-        f"`verify` of {arms} {holds}, which one program does with the forward. Of "
-        "the other arms compare `verify` and `sample` together with it."
+        f"`verify` of {arms} {holds} Of the other arms compare `verify` and `sample` together with "
+        "these two of a graph."
     )
 
 
@@ -291,8 +286,6 @@ def _title(summary: Summary, common: str) -> RenderableType:
     details += [tags] if (tags := wording.tags(summary)) else []
     details += [wording.printable(common)] if common else []
     details += [f"engine {wording.printable(engine)}"] if (engine := summary.get("engine")) else []
-    if operators := facts.by_operator(summary):
-        details.append(f"operator by operator: {wording.printable(operators)}")
     if length := summary.get("fixed_length"):
         details.append(f"each output {length} tokens, EOS ignored")
     return text.append(", " + ", ".join(details), style="not bold dim")

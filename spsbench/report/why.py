@@ -226,8 +226,8 @@ WHY_NOTE = (
     "predicts nothing."
 )
 _AT_ONCE = (
-    "Verifying and judging: where a program does a forward and what follows it at once, a target step is the "
-    "forward and the draw of an ArS step together."
+    "Verifying and judging: where a CUDA graph does a forward and what follows it at once, a target step is "
+    "the forward and the draw of an ArS step together."
 )
 
 

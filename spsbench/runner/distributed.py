@@ -30,7 +30,7 @@ from spsbench.runner.conditions import (
     software_of,
     with_sharing,
 )
-from spsbench.runner.execute import Outcome, conclude, execute, note_facts, note_stages, opened, proof_is_due
+from spsbench.runner.execute import Outcome, conclude, execute, note_facts, opened, proof_is_due
 from spsbench.runner.finalize import Scores, unscored
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.proof import announce_proof, note_proof
@@ -49,7 +49,6 @@ from spsbench.runner.worker import (
 from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore
 from spsbench.store.opening import RUN_FILE, check_identity, require_usable
-from spsbench.store.run import stages_of_all
 from spsbench.store.summary_types import Conditions
 from spsbench.tasks.task import Task
 
@@ -272,7 +271,6 @@ def _measure(
         sample.conditions[WORKER] = float(places.of(worker))
         store.append(sample)
         watcher.finished(sample)
-    note_stages(store, stages_of_all(workers.pool.ask("stages").values()))
     store.note(peak_memory_bytes=max(workers.pool.ask("peak_memory_bytes").values()))
 
 

@@ -17,12 +17,11 @@ from spsbench.base.errors import UnavailableError
 from spsbench.base.gpu import NO_NVML
 from spsbench.base.other_layers import planes_left_out, slow_kernels
 from spsbench.base.protocol import PeerError
-from spsbench.base.records import ELAPSED, PROGRAM, PROPOSE, SPENT, VERIFY, Arm, Prompt, Request, Sample
-from spsbench.config.models import ONNXRUNTIME
+from spsbench.base.records import ELAPSED, GRAPHS, SPENT, Arm, Prompt, Request, Sample
 from spsbench.drafters.checked import DrafterFault
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.hf import ASSISTED
-from spsbench.engines.local import BatchedEngine, EagerEngine, Engine, torch_threads
+from spsbench.engines.local import Engine, torch_threads
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
 from spsbench.models.memory import (
@@ -50,7 +49,6 @@ from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore
 from spsbench.store.opening import RUN_FILE
-from spsbench.store.run import Stages, stages_of_all
 from spsbench.store.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
@@ -196,7 +194,6 @@ def _generate(
                 else:
                     warm_up(plan, engines, next(stopping.all_turns(plan)))
                 timer.measure_again(watcher)
-            note_stages(store, stages_of(engines, pair, backends.fallbacks))
             store.note(peak_memory_bytes=peak_memory_bytes(), **device_peak(plan.device))
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
@@ -341,7 +338,7 @@ def facts_of(
             if arm.method == "sps":
                 draft_mode[arm.name] = draft
         else:
-            stock = "graphs" if engine.name == GRAPHED else "stock"
+            stock = GRAPHS if engine.name == GRAPHED else "stock"
             target_mode[arm.name] = "its own" if isinstance(engine, PeerEngine) else stock
     with torch_threads(pair.info["threads"]):
         bandwidth = measured_bandwidth(plan.device)
@@ -366,32 +363,6 @@ def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> N
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = {key: (info.get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
     store.note(**{**facts, **modes})
-
-
-def stages_of(
-    engines: Mapping[Arm, Engine], pair: Pair, fallbacks: Mapping[str, str]
-) -> dict[str, dict[str, str]]:
-    """Return how the stages of each arm's loops ran; see ``decode.stages.recorded``."""
-    by_arm: dict[str, dict[str, str]] = {}
-    for arm, engine in engines.items():
-        names = [PROPOSE, VERIFY] if arm.method == "sps" else [VERIFY]
-        how = fallbacks.get(arm.name)
-        if engine.name == GRAPHED:
-            how = PROGRAM
-        elif isinstance(engine, BatchedEngine) and pair.target.backend == ONNXRUNTIME:
-            how = f"a batch of {engine.size}"
-        elif isinstance(engine, EagerEngine) and (stages := engine.stages()) is not None:
-            by_arm[arm.name] = stages
-            continue
-        if how is not None:
-            by_arm[arm.name] = dict.fromkeys(names, how)
-    return by_arm
-
-
-def note_stages(store: RunStore, stages: Stages) -> None:
-    """Put ``stages_of`` into run.json, together with those of loops that ran before."""
-    if stages:
-        store.note(stages=stages_of_all([store.run_info().get("stages") or {}, stages]))
 
 
 def _note_peers(store: RunStore, peers: PeerArms) -> None:

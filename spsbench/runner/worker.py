@@ -31,7 +31,7 @@ from spsbench.models.device import Gpu
 from spsbench.models.pair import Pair
 from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
-from spsbench.runner.execute import facts_of, load, measure, stages_of, warm_up
+from spsbench.runner.execute import facts_of, load, measure, warm_up
 from spsbench.runner.finalize import peak_memory_bytes
 from spsbench.runner.plan import Plan, plan
 from spsbench.runner.proof import proven
@@ -215,9 +215,6 @@ class RunWorker:
         if block is not None:
             self._answers = getattr(self, f"_{block.work}")(block.items)
         return next(self._answers, None)
-
-    def stages(self) -> dict[str, dict[str, str]]:
-        return stages_of(self._engines, self._pair, self._backends.fallbacks)
 
     def peak_memory_bytes(self) -> int:
         return peak_memory_bytes()

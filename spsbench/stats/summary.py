@@ -76,8 +76,7 @@ def summarise(
             row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
             ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``, ``corpus_figures``; and, for
             all arms or as a dict by arm, ``expected_sequences``, ``verification_rule``,
-            ``peak_memory_bytes``,
-            ``target_mode``, ``draft_mode``, ``stages``.
+            ``peak_memory_bytes``, ``target_mode``, ``draft_mode``.
         evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
             nothing is replayed.
     """
@@ -264,14 +263,11 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "peak_memory_bytes": None if separate else run.of_arm("peak_memory_bytes", name),
         "target_mode": run.of_arm("target_mode", name),
         "draft_mode": run.of_arm("draft_mode", name),
-        "stages": run.of_arm("stages", name),
         "draft_forwards": recorded.get("draft_forwards", arm["k"]),
         "lossless": recorded.get("lossless", True),
         "refuted": recorded.get("enumerated", ""),
         "prediction": None,
     }
-    if row["stages"] is None:
-        del row["stages"]
     if row["lossless"] or not row["refuted"]:
         del row["refuted"]
     if row["nodes_per_loop"] is None:
@@ -439,8 +435,6 @@ def token_hash(samples: pd.DataFrame) -> str | None:
 def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
     """Return sentences on how arms were run, and on what was not."""
     for arm, reason in other_fallbacks(info, engine_of(info) or ""):
-        if reason in ((info.get("stages") or {}).get(arm) or {}).values():
-            continue  # the title says it
         yield f"{arm} ran with the engine eager: {reason}."
     models = info.get("models") or {}
     target = models.get("target") or {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.records import PARTLY, PROGRAM, SHARD, Generation, Prompt, Sample, ran_as_program
+from spsbench.base.records import SHARD, Generation, Prompt, Sample
 from spsbench.config.files import read_yaml
 from spsbench.store import checks, codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
@@ -385,28 +385,6 @@ def _samples(
     return sorted(samples, key=lambda sample: place[sample.example_id])
 
 
-Stages = Mapping[str, Mapping[str, str]]
-"""By arm how each stage of its loops ran, see ``decode.stages.recorded``."""
-
-
-def stages_of_all(parts: Iterable[Stages]) -> dict[str, dict[str, str]]:
-    """Return how stages ran in several processes: as a program only where it was one in all."""
-    by_arm: dict[str, dict[str, str]] = {}
-    for part in parts:
-        for arm, stages in part.items():
-            own = by_arm.setdefault(arm, {})
-            own |= {name: _both(own.get(name, how), how) for name, how in stages.items()}
-    return by_arm
-
-
-def _both(one: str, other: str) -> str:
-    """Return how a stage ran, of which parts ran in two ways."""
-    reason = (other if one == PROGRAM else one).removeprefix(PARTLY)
-    if reason != PROGRAM and (ran_as_program(one) or ran_as_program(other)):
-        return f"{PARTLY}{reason}"
-    return reason
-
-
 _PER_ARM = ("target_mode", "draft_mode")
 _PEAKS = ("peak_memory_bytes", "device_peak_bytes")
 _OF_ONE_SHARD = ("environment", "models", *_PER_ARM, *_PEAKS, "bandwidth_bytes_per_s", "proof", "workers")
@@ -434,8 +412,6 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
         modes = [info.get(key, {}) for info in infos]
         seen = {arm: {str(mode.get(arm)) for mode in modes} for mode in modes for arm in mode}
         record[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
-    if any("stages" in info for info in infos):
-        record["stages"] = stages_of_all(info.get("stages", {}) for info in infos)
     record |= {"shard": None, "token_texts": texts}
     record |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in record}
     if gpu := record.get("gpu"):  # of one kind; which board, and how it was, differs

@@ -267,7 +267,6 @@ class _Run(_Told):
     verification_rule: str | dict[str, str | None] | None = None
     target_mode: str | dict[str, str | None] | None = None
     draft_mode: str | dict[str, str | None] | None = None
-    stages: dict[str, dict[str, str]] | None = None
     engine_fallbacks: dict[str, str] | None = None
     usual_engine: _UsualEngine | None = None
     engines: dict[str, _Engine] | None = None

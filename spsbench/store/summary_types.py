@@ -83,8 +83,7 @@ class ArmRow(CategoryRow):
     ``share_of_optimum``: accepted tokens over those that the best lossless rule expects of the same drafts,
     null of drawn trees. ``refuted``: where enumeration found that a claim to be lossless is wrong.
     ``nodes_per_loop``, of trees: how many tokens a loop drafted. ``prediction`` is
-    after Leviathan et al. 2022 and Chen et al. 2023. ``stages`` says of each stage of a loop that it ran as a
-    program, or why it did not; where the backend has programs.
+    after Leviathan et al. 2022 and Chen et al. 2023.
     """
 
     processes: int
@@ -111,7 +110,6 @@ class ArmRow(CategoryRow):
     peak_memory_bytes: int | None
     target_mode: str | None
     draft_mode: str | None
-    stages: NotRequired[dict[str, str] | None]
     draft_forwards: int
     prediction: Numbers | None
 

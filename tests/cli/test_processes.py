@@ -86,9 +86,6 @@ def test_what_finished_is_summarised_where_a_process_failed(
         if directory.name == "process-0":
             return call("run", "--config", settings, "--out", directory, *more).code
         shutil.copytree(out / "process-0", directory)
-        record = json.loads((directory / "run.json").read_text())
-        record["stages"]["sps-k4-nucleus"]["verify"] = "why"
-        (directory / "run.json").write_text(json.dumps(record))
         return 1 if directory.name == "process-1" else 0
 
     monkeypatch.setattr(module, "_measure_one", measured)
@@ -101,7 +98,6 @@ def test_what_finished_is_summarised_where_a_process_failed(
     assert [(row["processes"], row["sequences"], row["missing"]) for row in summary["rows"]] == [
         (2, 2, 0)
     ] * 2
-    assert summary["rows"][1]["stages"] == {"propose": "program", "verify": "program in part: why"}
     assert summary["complete"] is False
     assert "1 of 3 processes did not finish and are left out." in summary["warnings"]
     assert json.loads((out / "summary.json").read_text()) == summary

@@ -21,7 +21,7 @@ from spsbench.base.errors import UnavailableError
 from spsbench.base.paths import mini_dir
 from spsbench.base.records import Generation, Request, Sample
 from spsbench.cli.options import RunOptions
-from spsbench.models.onnx_stages import ProposeProgram
+from spsbench.models.onnx_lm import OnnxForward
 from spsbench.models.placement import Placement
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task
@@ -49,16 +49,16 @@ def test_architecture_names_the_way_from_the_command_to_the_forward(
 ) -> None:
     """Every frame of ours under a draft's forward in a turn; what only hands on is a step too many."""
     package, ways = Path(spsbench.__file__).parent, dict[tuple[str, ...], None]()
-    forward: Callable[..., Any] = ProposeProgram.__call__
+    forward: Callable[..., Any] = OnnxForward.__call__
 
-    def noted(self: ProposeProgram, *given: Any) -> Any:
+    def noted(self: OnnxForward, *given: Any, **named: Any) -> Any:
         frames = traceback.extract_stack()[:-1]
         ways[(*(f.name for f in frames if Path(f.filename).is_relative_to(package)), "__call__")] = None
-        return forward(self, *given)
+        return forward(self, *given, **named)
 
-    monkeypatch.setattr(ProposeProgram, "__call__", noted)
+    monkeypatch.setattr(OnnxForward, "__call__", noted)
     assert cli("run", *BRIEF, *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run").code == 0
-    drafting = [way for way in ways if "answers" in way and "propose" in way]
+    drafting = [way for way in ways if "answers" in way and "draft" in way]
     told = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     paragraph = told.partition("The way from the command to the model's forward:")[2].partition("\n\n")[0]
     assert drafting == [tuple(re.findall(r"`(\w+)`", paragraph))]

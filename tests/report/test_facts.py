@@ -137,54 +137,6 @@ def test_foreign_text_is_escaped_in_the_report() -> None:
     assert facts.setup(measured().summary, run)[0] == "Target: &lt;b&gt;\\*x\\* \\# y  "
 
 
-PLAIN = {"propose": "program", "verify": "program"}
-
-
-@pytest.mark.parametrize(
-    ("stages", "said"),
-    [
-        ({}, ""),
-        ({"sps-k1-nucleus": PLAIN, "sps-k2-nucleus": PLAIN}, ""),
-        (
-            {"ars-nucleus": {"verify": "why"}, "ars-greedy": {"verify": "program"}, "sps-k1-nucleus": PLAIN},
-            "ArS, nucleus (why)",
-        ),
-        (
-            {"sps-k1-nucleus": {"propose": "a", "verify": "b"}, "sps-k2-nucleus": {**PLAIN, "verify": "b"}},
-            "propose and verify of SpS (K=1), nucleus (a), verify of SpS (K=2), nucleus (b)",
-        ),
-        (
-            {f"sps-k{k}-nucleus": {**PLAIN, "verify": "b"} for k in (1, 2)}
-            | {f"sps-k{k}-greedy": {"propose": "a", "verify": "b" if k == 2 else "a"} for k in (1, 2)},
-            "verify of 2 arms (b), propose and verify of 2 arms (a)",
-        ),
-        (
-            {f"ars-{name}": {"verify": "x"} for name in ("nucleus", "greedy")} | {"sps-k1-nucleus": PLAIN},
-            "ArS (x)",
-        ),
-        (
-            {"ars-nucleus": {"verify": "program in part: x"}, "sps-k1-nucleus": dict.fromkeys(PLAIN, "x")},
-            "part of ArS, nucleus, propose and verify (x)",
-        ),
-        ({"sps-k1-nucleus": dict.fromkeys(PLAIN, "program in part: x")}, "everything in part (x)"),
-        ({"ars-nucleus": {"verify": "x"}, "sps-k1-nucleus": dict.fromkeys(PLAIN, "x")}, "everything (x)"),
-        (
-            {f"sps-k{k}-nucleus": dict.fromkeys(PLAIN, "x") for k in (1, 2, 4)} | {"sps-k1-greedy": PLAIN},
-            "propose and verify of 3 arms (x)",
-        ),
-        ({"ars-nucleus": {"verify": "no graphs"}}, ""),
-    ],
-)
-def test_stages_without_a_program_are_named_once(stages: dict[str, dict[str, str]], said: str) -> None:
-    """What the engine's own line says is not said again."""
-    summary = copy.deepcopy(measured().summary)
-    summary["engine"] = "eager: no graphs"
-    for row in summary["rows"]:
-        if row["arm"] in stages:
-            row["stages"] = stages[row["arm"]]
-    assert facts.by_operator(summary) == said
-
-
 def test_a_width_of_many_times_the_speedup_has_no_exponent() -> None:
     summary = copy.deepcopy(measured().summary)
     for row in summary["rows"]:

@@ -90,7 +90,6 @@ OPTIONAL: dict[str, Any] = {
     "paired_conversations": 4,
     "refuted": "the law of token 2",
     "nodes_per_loop": 5.5,
-    "stages": {"propose": "program", "verify": "a vocabulary of 49,152"},
 }
 """What a row has of some runs alone."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +10,9 @@ from support.commandline import BRIEF
 from support.device import emulated
 
 from spsbench.base.other_layers import REFERENCE
-from spsbench.base.records import Arm, SamplingParams
 from spsbench.config import RunConfig, resolve
-from spsbench.engines.local import EagerEngine
 from spsbench.models import pair
 from spsbench.runner import plan
-from spsbench.runner.execute import stages_of
 from spsbench.runner.plan import Plan
 from spsbench.stats.summary import _of_the_run, engine_of
 
@@ -102,22 +98,6 @@ def test_a_capture_that_fails_is_the_reason() -> None:
     one = {arms[0]: "its attention is eager, not sdpa"}
     assert engine_of({**info, "engine_fallbacks": one}) == "graphed (CUDA graphs)"
     assert engine_of({"arms": info["arms"], "engine_fallbacks": every}) is None  # graphs were asked for
-
-
-def test_an_arm_that_is_no_graph_has_the_reason_in_its_stages() -> None:
-    """Said by the title in the words of other backends, and so not again as a warning."""
-    graphs = SimpleNamespace(name="graphed")
-    eager = EagerEngine.__new__(EagerEngine)
-    eager._begun = None
-    arms = [Arm(method, k, "graphed", "greedy", SamplingParams()) for method, k in (("ars", 0), ("sps", 4))]
-    why = "its attention is eager, not sdpa"
-    pair: Any = SimpleNamespace(target=SimpleNamespace(backend="torch"))
-    built: Any = dict(zip(arms, (graphs, eager), strict=True))
-    found = stages_of(built, pair, {arms[1].name: why})
-    assert found == {arms[0].name: {"verify": "program"}, arms[1].name: {"propose": why, "verify": why}}
-    info = {"arms": [], "engine_fallbacks": {arms[1].name: why}}
-    assert len([*_of_the_run(info)]) == 1
-    assert not [*_of_the_run(info | {"stages": found})]
 
 
 def test_what_computed_layers_other_than_attention_is_said() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.simulated_sweep import DRAFT_S, TARGET_S, sweep
 from support.summarised import summarise
 
-from spsbench.base.records import PARTLY, PROGRAM, VERIFY
+from spsbench.base.records import GRAPHS
 from spsbench.report.sections import markdown
 from spsbench.stats.predict.factors import explain, residual_factors
 from spsbench.stats.speedup import ArmSums
@@ -83,33 +83,31 @@ def test_each_factor_is_what_was_put_in() -> None:
     )
 
 
-STAGES = {
-    "verdict in the program": {"ars-nucleus": "a wide row", "sps-k4-nucleus": PROGRAM},
-    "draw in the program": {"ars-nucleus": PROGRAM, "sps-k4-nucleus": "a wide row"},
-    "both in programs": {"ars-nucleus": PROGRAM, "sps-k4-nucleus": PROGRAM},
-    "verdict in a program that failed": {"ars-nucleus": "a wide row", "sps-k4-nucleus": f"{PARTLY}no memory"},
+IN_GRAPHS = {
+    "of SpS": {"ars-nucleus": "stock", "sps-k4-nucleus": GRAPHS},
+    "of ArS": {"ars-nucleus": GRAPHS, "sps-k4-nucleus": "stock"},
+    "of both": {"ars-nucleus": GRAPHS, "sps-k4-nucleus": GRAPHS},
 }
 
 
-def _in_programs(how: Mapping[str, str]) -> tuple[Any, Any]:
-    """The summary of a sweep in which programs did some of the forwards, and of the same loops in which
-    nothing was: a program's seconds of drawing or judging are booked on the forward."""
+def _in_graphs(how: Mapping[str, str]) -> tuple[Any, Any]:
+    """The summary of a sweep in which graphs did some of the forwards, and of the same loops in which
+    none did: a graph's seconds of drawing or judging are booked on the forward."""
     samples, loops = sweep(alpha=0.7, ks=(0, 4), prompts=20, tokens=100)
     loops["sample_s"] += 2e-3  # enough to be seen
     loops["loop_s"] += 2e-3
     samples["decode_s"] += 2e-3 * loops.groupby(["example_id", "arm"]).size().to_numpy()
-    apart = summarise(samples, loops, {"stages": {arm: {VERIFY: "operators"} for arm in how}})
-    held = loops["arm"].map(how).eq(PROGRAM)
-    held |= loops["arm"].map(how).str.startswith(PARTLY) & (loops["loop"] < 9)
+    apart = summarise(samples, loops, {"target_mode": dict.fromkeys(how, "stock")})
+    held = loops["arm"].map(how).eq(GRAPHS)
     loops.loc[held, "verify_s"] += loops["sample_s"]
     loops.loc[held, "sample_s"] = 0.0
-    return summarise(samples, loops, {"stages": {arm: {VERIFY: own} for arm, own in how.items()}}), apart
+    return summarise(samples, loops, {"target_mode": how}), apart
 
 
-@pytest.mark.parametrize("how", STAGES.values(), ids=STAGES.keys())
+@pytest.mark.parametrize("how", IN_GRAPHS.values(), ids=IN_GRAPHS.keys())
 def test_a_forward_with_its_verdict_is_held_against_a_forward_with_its_draw(how: Mapping[str, str]) -> None:
     """Where the phases of two arms are not the same thing, no factor comes of what each holds beside them."""
-    held, apart = _in_programs(how)
+    held, apart = _in_graphs(how)
     (entry,), (fine,) = held["why"], apart["why"]
     assert [factor["name"] for factor in fine["factors"]][-2:] == ["verifying", "sampling_and_host"]
     found = {factor["name"]: factor for factor in entry["factors"]}
@@ -128,34 +126,24 @@ def test_a_forward_with_its_verdict_is_held_against_a_forward_with_its_draw(how:
     assert math.prod(one["factor"] for one in residual) == pytest.approx(entry["speedup"] / leviathan)
 
 
-def test_the_share_of_each_does_not_hang_on_where_a_program_ends() -> None:
-    """The same seconds by three divisions of them among programs: one ladder."""
+def test_the_share_of_each_does_not_hang_on_where_a_graph_ends() -> None:
+    """The same seconds by three divisions of them among graphs: one ladder."""
     ladders = [
-        [factor["factor"] for factor in _in_programs(how)[0]["why"][0]["factors"]] for how in STAGES.values()
+        [factor["factor"] for factor in _in_graphs(how)[0]["why"][0]["factors"]] for how in IN_GRAPHS.values()
     ]
     for ladder in ladders[1:]:
         assert ladders[0] == pytest.approx(ladder, rel=1e-9)
 
 
-def test_the_report_says_that_a_program_judged() -> None:
-    summary, apart = _in_programs(STAGES["verdict in the program"])
+def test_the_report_says_that_a_graph_judged() -> None:
+    summary, apart = _in_graphs(IN_GRAPHS["of SpS"])
     said = " ".join(text for part in markdown(summary, {}) for text in part)
-    assert "`verify` of SpS (K=4), nucleus holds the draw or the verdict too" in said
+    assert "`verify` of SpS (K=4), nucleus holds the warping too" in said
     assert "| verifying and judging K+1 tokens against one target step with its draw | " in said
     assert "a target step is the forward and the draw of an ArS step together" in said
-    partly, _ = _in_programs(STAGES["verdict in a program that failed"])
-    said = " ".join(text for part in markdown(partly, {}) for text in part)
-    assert "`verify` of SpS (K=4), nucleus holds the draw or the verdict too, in some loops, which" in said
     plain = " ".join(text for part in markdown(apart, {}) for text in part)
-    assert "one program does" not in plain
+    assert "CUDA graph" not in plain
     assert "judging" not in plain
-
-
-def test_of_many_arms_the_report_names_none_of_those_that_a_program_judged() -> None:
-    how = {"ars-nucleus": "a wide row", **{f"sps-k{k}-nucleus": PROGRAM for k in (1, 2, 4)}}
-    summary = summarise(*sweep(prompts=4), {"stages": {arm: {VERIFY: own} for arm, own in how.items()}})
-    said = " ".join(text for part in markdown(summary, {}) for text in part)
-    assert "`verify` of the SpS arms holds the draw or the verdict too" in said
 
 
 def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:

@@ -49,7 +49,6 @@ from spsbench.store.checks import check_sample
 from spsbench.store.codec import pack_evidence, unpack_evidence
 from spsbench.store.journal import Journal
 from spsbench.store.opening import differences
-from spsbench.store.run import stages_of_all
 
 IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
 PROMPTS = [Prompt(f"e{i}", f"Article {i}", (1, 2, i), f"summary {i}") for i in range(3)]
@@ -428,20 +427,6 @@ def test_how_much_is_asked_for_is_brought_up_to_date(store: RunStore) -> None:
     for asked in (3, 4):
         with begin(store.directory.with_name("again"), info={"expected_sequences": asked}) as run:
             assert run.run_info()["expected_sequences"] == asked
-
-
-@pytest.mark.parametrize(
-    ("ways", "together"),
-    [
-        (("program", "program"), "program"),
-        (("why", "why"), "why"),
-        (("program", "why", "program"), "program in part: why"),
-        (("why", "program in part: other"), "program in part: why"),
-        (("program in part: why", "program"), "program in part: why"),
-    ],
-)
-def test_how_stages_ran_in_several_processes(ways: tuple[str, ...], together: str) -> None:
-    assert stages_of_all({"sps": {"verify": how}} for how in ways) == {"sps": {"verify": together}}
 
 
 def test_another_identity_is_refused_with_the_difference(store: RunStore) -> None:

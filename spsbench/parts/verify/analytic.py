@@ -19,16 +19,7 @@ import torch
 from torch import Tensor
 
 from spsbench.base import MODIFIED_REJECTION
-from spsbench.decode import (
-    Accept,
-    DecodedLoop,
-    Draft,
-    HostRows,
-    algorithms,
-    as_in_a_loop,
-    judged,
-    no_programs,
-)
+from spsbench.decode import Accept, DecodedLoop, Draft, HostRows, algorithms, as_in_a_loop, judged
 from spsbench.decode import sampling as law
 from spsbench.parts.verify.effort import Finding, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest, steady
@@ -274,5 +265,5 @@ def observed() -> Iterator[list[Tensor]]:
         rows.append(self.dense())
         return draw_on_host(self, u)
 
-    with no_programs(), patch.object(law, "draw", noted), patch.object(HostRows, "draw", noted_on_host):
+    with patch.object(law, "draw", noted), patch.object(HostRows, "draw", noted_on_host):
         yield rows

@@ -32,7 +32,6 @@ from spsbench.decode import (
     Weights,
     algorithms,
     draw,
-    no_programs,
     rejection,
     rows,
     warp,
@@ -290,21 +289,18 @@ def planted_everywhere(name: str | None) -> Iterator[None]:
 def _swapped(swaps: Iterable[Swap]) -> Iterator[None]:
     with ExitStack() as stack:
         for place, attribute, wrong in list(swaps):
-            stack.enter_context(no_programs())
             stack.enter_context(patch.object(place, attribute, wrong))
         yield
 
 
 # --- an engine around its sampler ---
 
-_sps, _right_residual = algorithms.sps, rejection.residual
+_verifier, _right_residual = algorithms.TargetVerifier, rejection.residual
 
 
-def _at_temperature_1(
-    target: Any, drafter: Any, prompt: Any, k: int, sampling: SamplingParams, *rest: Any
-) -> Any:
+def _at_temperature_1(target: Any, sampling: SamplingParams, *rest: Any) -> Any:
     """Verifies with the target's rows at temperature 1, while the draft keeps what was asked for."""
-    return _sps(target, drafter, prompt, k, replace(sampling, temperature=1.0), *rest)
+    return _verifier(target, replace(sampling, temperature=1.0), *rest)
 
 
 def _half_residual(q: Weights, p: Weights) -> Weights:
@@ -323,7 +319,11 @@ def _deaf(target: CausalLM, stop_ids: frozenset[int]) -> Callable[[Tensor, int],
 
 
 _AROUND: dict[str, Callable[[CausalLM, frozenset[int]], Swap | None]] = {
-    "verification-at-temperature-1": lambda target, stop_ids: (algorithms, "sps", _at_temperature_1),
+    "verification-at-temperature-1": lambda target, stop_ids: (
+        algorithms,
+        "TargetVerifier",
+        _at_temperature_1,
+    ),
     "float16-residual": lambda target, stop_ids: (rejection, "residual", _half_residual),
     "swallowed-stop": lambda target, stop_ids: (target, "score", _deaf(target, stop_ids)),
     # These change requests: see ``served``.

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.base.axes import label, place
-from spsbench.base.records import VERIFY
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured, Series
 from spsbench.report.results import batch_sizes, surface_title
 from spsbench.report.wording import full_name, milliseconds, phase_ms, printable, speedup
-from spsbench.stats.predict.costs import one_program
+from spsbench.stats.predict.costs import one_launch
 from spsbench.store.summary_types import ArmPrediction, ArmRow, LoopLine, RatioInterval, Surface
 
 if TYPE_CHECKING:
@@ -352,6 +351,7 @@ def _note(axes: Axes, index: int, slope: float, draft: float | None) -> None:
 # --- loops ---
 
 SAMPLE = "sample"
+VERIFY, SAMPLE = "verify", "sample"
 PARTS = (VERIFY, "draft", SAMPLE, "other")
 COMM = "comm"
 """A part more where the target is split over processes."""
@@ -367,7 +367,7 @@ def _timed(series: Series) -> list[ArmRow]:
 def _parts(rows: Sequence[ArmRow]) -> tuple[str, ...]:
     """The parts of a loop that all of the rows have: where a program did two of them, these are one."""
     split = any(phase_ms(row["loop_time"], COMM) is not None for row in rows)
-    parts = [part for part in PARTS if part != SAMPLE or not one_program(*rows)]
+    parts = [part for part in PARTS if part != SAMPLE or not one_launch(*rows)]
     return (*parts, COMM) if split else tuple(parts)
 
 
@@ -403,7 +403,7 @@ def phases(measured: Measured) -> Drawing:
         style.patch(titles.get(part, part), facecolor=_TONES[part], edgecolor=style.PAPER) for part in parts
     ]
     style.legend(figure, patches)
-    at_once = "" if apart else ", with the warping, tests and draws that follow: programs do both at once"
+    at_once = "" if apart else ", with the warping, tests and draws that follow: graphs do both at once"
     sampled = "sample, warping, tests and draws; " if apart else ""
     caption = (
         f"Mean milliseconds of a loop: {titles[VERIFY]}, the target's pass over K + 1 tokens (one at K = 0, "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.base.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
-from spsbench.base.records import VERIFY, ran_as_program
+from spsbench.base.records import GRAPHS
 from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
@@ -77,20 +77,21 @@ def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
     return LoopCost(float(intercept), float(slope), fit, tuple(seen), ars)
 
 
-def one_program(*rows: ArmRow) -> bool:
-    """Return whether a program of one of these arms did a forward of the target and what follows it at once.
+def one_launch(*rows: ArmRow) -> bool:
+    """Return whether a CUDA graph of one of these arms did a forward of the target and what follows at once.
 
-    What follows is the draw or the verdict. The arm's ``verify`` is then the time of both, be it in some
-    loops, and no phase of it is that of another arm: only ``verify`` and ``sample`` together are.
+    In a graph the rows are warped, and without a draft the token is drawn too. The arm's ``verify`` is then
+    the time of all that, and no phase of it is that of an arm of another mode: only ``verify`` and ``sample``
+    together are.
     """
-    return any(ran_as_program((row.get("stages") or {}).get(VERIFY)) for row in rows)
+    return any(row["target_mode"] == GRAPHS for row in rows)
 
 
 def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | None, str]:
     """Return c, the time of one draft run over that of one target run, and where it was measured.
 
     From the loops: drafting per drafted token over the verify phase of ArS, with what the processes of a
-    split target say to each other in it, and with the draw where ``one_program`` did both. Where an engine
+    split target say to each other in it, and with the draw where ``one_launch`` did both. Where an engine
     sees no phases, from the draft alone against ArS, both whole; that says nothing about another drafter.
     """
     ars = next((other for other in group if other["method"] == "ars"), None)
@@ -100,7 +101,7 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     drafted = row.get("drafted_per_loop") or row["k"]
     if drafting is not None and drafted and step and step["verify_ms"] is not None:
         target = step["verify_ms"] + (step.get("comm_ms") or 0.0)
-        if one_program(row, *([ars] if ars else [])):
+        if one_launch(row, *([ars] if ars else [])):
             target += step["sample_ms"] or 0.0
         if target:
             return drafting / drafted / target, "loops"

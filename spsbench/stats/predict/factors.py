@@ -5,8 +5,8 @@ took time. Each factor brings in one measured number more, so that their running
 measured ratio by construction; a model enters only where a factor's name says so. Everything is
 measured on the sequences that both arms finished, the ones that the speedup rests on.
 
-A target step is the forward of an ArS step. Where a program of one of the two arms did its forward and what
-follows at once (``one_program``), it is the forward and the draw, held against forward and verdict.
+A target step is the forward of an ArS step. Where a CUDA graph of one of the two arms did its forward and
+what follows at once (``one_launch``), it is the forward and the draw, held against forward and verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.base.axes import identity, label, series
 from spsbench.law.theory import expected_tokens
-from spsbench.stats.predict.costs import loop_cost, one_program
+from spsbench.stats.predict.costs import loop_cost, one_launch
 from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, at_any, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
 from spsbench.store.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
@@ -74,7 +74,7 @@ REST = "sampling_and_host"
 LOOP_TIME = "loop_time"
 JUDGING = "verifying_and_judging"
 HOST = "host"
-"""In place of ``VERIFYING`` and ``REST``, where ``one_program`` did forward and verdict."""
+"""In place of ``VERIFYING`` and ``REST``, where ``one_launch`` did forward and verdict."""
 
 TITLES = {
     ACCEPTANCE: "acceptance, if the tests were independent",
@@ -100,7 +100,7 @@ REMEDIES = {
     REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
     JUDGING: "Kernels or packed weights that read the weights once for K+1 rows, a cheaper sampler, or a "
     "smaller K.",
-    HOST: "Less work between the programs of a loop, and fewer synchronisations with the host.",
+    HOST: "Less work between the forwards of a loop, and fewer synchronisations with the host.",
     LOOP_TIME: "Profile the loop; of our own loops on a CPU or on CUDA this table has the phases.",
 }
 SHORT = {
@@ -129,7 +129,7 @@ def why(
             pair = _sums(row, by_arm, loops_by_arm)
             if pair is not None:
                 ars, sps = pair
-                if one_program(row, *(each for each in rows if each["arm"] == _baseline(row))):
+                if one_launch(row, *(each for each in rows if each["arm"] == _baseline(row))):
                     ars, sps = ars.with_samples(), sps.with_samples()
                 entries.append(explain(row, ars, sps, slope_ms))
     return entries or None

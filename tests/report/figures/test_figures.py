@@ -227,12 +227,9 @@ def test_ars_alone_and_nothing_at_all_are_named() -> None:
     assert len(nothing.left_out) == 8
 
 
-def test_where_a_program_judges_forward_and_verdict_are_one_bar_of_every_arm() -> None:
+def test_where_a_graph_judges_forward_and_verdict_are_one_bar_of_every_arm() -> None:
     """Else a forward alone would stand beside one that has the verdict in it."""
-    rows = [
-        {**row, "stages": {"verify": "program" if row["k"] else "one row's nucleus is as fast without"}}
-        for row in measured().summary["rows"]
-    ]
+    rows = [{**row, "target_mode": "graphs" if row["k"] else "stock"} for row in measured().summary["rows"]]
     judged = dataclasses.replace(measured(), summary={**measured().summary, "rows": rows})
     drawing, apart = figures.phases(judged), figures.phases(measured())
     series = judged.series[0].rows

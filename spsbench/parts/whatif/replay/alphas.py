@@ -20,7 +20,7 @@ from spsbench.base import EAGER, Arm, Generation, Interval, Request, SamplingPar
 from spsbench.config import NGRAMS
 from spsbench.decode import Drafter
 from spsbench.drafters import Context, build_drafter
-from spsbench.engines import EagerEngine, Engine, teacher_force
+from spsbench.engines import Engine, teacher_force
 from spsbench.law import Floats
 from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.bench.forced import in_turns
@@ -167,8 +167,7 @@ def draft_costs(
         return made
 
     ran = in_turns({name: partial(run, name) for name in engines}, range(-1, count), seed)
-    at_once = any(isinstance(engine, EagerEngine) and engine.at_once for engine in engines.values())
-    seconds = {name: [_run_s(made, at_once=at_once) for made in each] for name, each in ran.items()}
+    seconds = {name: [_run_s(made) for made in each] for name, each in ran.items()}
     base = np.array(seconds[_TARGET])
     return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
 
@@ -185,15 +184,11 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
     return engines
 
 
-def _run_s(made: Generation, *, at_once: bool) -> float:
-    """Return the seconds of the draft's forwards where it drafted, else those of the text's model.
-
-    With ``at_once`` they include the draws.
-    """
+def _run_s(made: Generation) -> float:
+    """Return the seconds of the draft's forwards where it drafted, else those of the text's model."""
     loops = made.loops or []
     drafted = sum(loop.drafted for loop in loops)
     if drafted:
         return sum(loop.draft_s or 0.0 for loop in loops) / drafted
-    steps = [(loop.verify_s, loop.sample_s or 0.0) for loop in loops if loop.verify_s is not None]
-    seen = [verify_s + at_once * sample_s for verify_s, sample_s in steps]
+    seen = [loop.verify_s for loop in loops if loop.verify_s is not None]
     return sum(seen) / len(seen) if seen else made.decode_s / len(made.tokens)

@@ -27,7 +27,18 @@ from spsbench.base import (
     UsageError,
     read_file,
 )
-from spsbench.decode import Draft, Drafter, Stopwatch, SystemClock, UniformStream, ars, device_now, sps
+from spsbench.decode import (
+    Draft,
+    Drafter,
+    Stopwatch,
+    SystemClock,
+    TargetVerifier,
+    Tokens,
+    UniformStream,
+    ars,
+    device_now,
+    sps,
+)
 from spsbench.drafters import DRAFT, build_rule, drafter_kind
 from spsbench.engines import Engine
 from spsbench.law import Floats
@@ -493,20 +504,12 @@ def _verifying(
     shuffler.shuffle(order)
     for rule, given in order:
         tokens = torch.tensor(ids[place : place + given], dtype=torch.int64, device=device)
+        verifier = TargetVerifier(target, sampling, prefix, device, accept[rule])
+        read = Tokens(prefix, pending)
         loops = (
-            sps(
-                target,
-                _CertainDrafter(tokens),
-                prefix,
-                given,
-                sampling,
-                uniforms,
-                watch,
-                accept[rule],
-                pending,
-            )
+            sps(verifier, _CertainDrafter(tokens), read, given, uniforms, watch)
             if given
-            else ars(target, pending, sampling, uniforms, watch)
+            else ars(verifier, read, uniforms, watch)
         )
         watch.start()
         began_s = device_now(device)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.base.records import PROGRAM, VERIFY, Generation, Loop, Request, SamplingParams
-from spsbench.engines.local import EagerEngine
+from spsbench.base.records import Generation, Loop, Request, SamplingParams
 from spsbench.parts.whatif.replay import alphas
 from spsbench.parts.whatif.replay.alphas import draft_costs
 from spsbench.parts.whatif.replay.texts import TargetText
@@ -31,13 +30,6 @@ class Timed:
         return Generation([5] * 4, "", [self._loop] * 2, 0.0, self._decode_s, "length")
 
 
-class Programs(Timed, EagerEngine):
-    """One whose verdicts are of the program that did the forward."""
-
-    def stages(self) -> dict[str, str]:
-        return {VERIFY: PROGRAM}
-
-
 def costs(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Timed]) -> dict[str, float]:
     monkeypatch.setattr(alphas, "_engines", lambda *given: engines)
     monkeypatch.setattr(alphas, "teacher_force", lambda *given: None)
@@ -57,15 +49,6 @@ def test_on_a_cpu_drafting_in_loops_is_held_against_a_target_step(monkeypatch: p
     assert all(len(engine.asked) == 4 for engine in engines.values())  # one of them not counted
     for turn in zip(*(engine.asked for engine in engines.values()), strict=True):
         assert len({request.prompt_ids for request in turn}) == 1
-
-
-@pytest.mark.parametrize("judged_by", [(Programs, Timed), (Timed, Programs), (Programs, Programs)])
-def test_a_target_step_has_its_draw_where_a_program_did_both(
-    monkeypatch: pytest.MonkeyPatch, judged_by: tuple[type[Timed], type[Timed]]
-) -> None:
-    target, drafting = judged_by
-    engines = {"": target(0, 0.0, 0.5, 7.0), "small": drafting(4, 0.2, 0.9, 7.0)}
-    assert costs(monkeypatch, engines) == pytest.approx({"small": 0.05 / (0.5 + 0.1)})
 
 
 def test_where_phases_are_not_seen_whole_sequences_are_held_against_each_other(
