@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spsbench.base.cluster import cluster_of, require_alone, require_cluster
-from spsbench.base.errors import GateFailed, IncompleteError, UsageError
+from spsbench.base.errors import GateFailed, IncompleteError, UnavailableError, UsageError
 from spsbench.base.files import make_folder, write_text
 from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
@@ -246,14 +246,16 @@ def _leaving_no_litter(directory: Path, *, kept: Path | None) -> Iterator[None]:
 
     Args:
         directory: of the run.
-        kept: a folder that the user may have made, and which then stays; None if the directory is ours.
+        kept: the folder that the user named. What a run left there that was not refused, but failed, is for
+            ``--resume``; a folder that was there stays. None if the directory is ours.
     """
     stays = kept is not None and kept.is_dir()
     was_empty = not directory.is_dir() or not any(directory.iterdir())
     try:
         yield
-    except BaseException:
-        if was_empty and not _has_samples(directory):
+    except BaseException as error:
+        refused = isinstance(error, UsageError | UnavailableError)
+        if was_empty and not _has_samples(directory) and (refused or kept is None):
             shutil.rmtree(directory, ignore_errors=True)
             if stays:
                 directory.mkdir(exist_ok=True)
