@@ -16,10 +16,8 @@ from typing import Any, Literal
 
 from spsbench.base.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
 
-SCHEMA_VERSION = 2
-"""Of the run directory. 2: samples name their arm, and a table of arms says what it is on each axis."""
-
-READABLE_SCHEMAS = (1, 2)
+SCHEMA_VERSION = 1
+"""Of the run directory."""
 
 FinishReason = Literal["stop", "eos", "length", "error"]
 Fate = Literal["accepted", "rejected", "correction", "bonus", "ars"]

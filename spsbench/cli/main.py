@@ -29,7 +29,6 @@ from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
 from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.listing import list_
-from spsbench.cli.moved import refuse_moved
 from spsbench.cli.options import EXIT_CODES, FIRST, HELP_ALL
 from spsbench.cli.report import report
 from spsbench.cli.run import merge, run, sweep_k
@@ -72,12 +71,6 @@ def refuse_slips(command: Any, context: Any, arguments: Sequence[str]) -> None:
         raise UsageError("it is given twice.", flag=flag, remedy=f"Give {flag} once{listed}.")
 
 
-def _spellings(command: Any) -> set[str]:
-    """The flags of a command, and what its arguments are called."""
-    options = {flag for parameter in command.params for flag in parameter.opts}
-    return options | {str(parameter.metavar).strip("[.]") for parameter in command.params}
-
-
 NARROW = 60
 """Columns below which help is plain text: in a table of panels the names of options would be cut."""
 
@@ -90,7 +83,6 @@ class Fitting:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as typer does; each option once with a value, and nothing that another option excludes."""
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
-            refuse_moved(ctx.info_name, args, _spellings(self))
             refuse_slips(self, ctx, args)
         rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         if not ctx.resilient_parsing:

@@ -18,7 +18,6 @@ from spsbench.base.addresses import withhold
 from spsbench.base.axes import BEAM, CHAIN, EAGER, Method
 from spsbench.base.errors import UsageError
 from spsbench.base.records import LEAST_TEMPERATURE, Spec, seconds_of
-from spsbench.config.former import as_now
 from spsbench.config.processing import ProcessingSettings
 
 AUTO, NONE = "auto", "none"
@@ -459,12 +458,6 @@ class RunConfig(Limits):
             measuring; ``ci=X%,5min``: at the first of both.
         remeasure_s: time again for so many seconds what CPU contention disturbed; None: as long as before.
     """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former(cls, settings: Any) -> Any:
-        """Let the ``config.yaml`` of an earlier version be read."""
-        return as_now(settings) if isinstance(settings, dict) else settings
 
     task: Name = Field(default="xsum", description="a name that `spsbench list tasks` shows, or a path")
     pair: PairConfig = Field(description="a name that `spsbench list pairs` shows, or a mapping")

@@ -17,15 +17,16 @@ from spsbench.base.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TR
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Spec, number, seconds_of
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
-from spsbench.config.former import as_now, merged, with_beam_options
 from spsbench.config.models import (
     BETWEEN_TREES,
+    UNSAFE,
     BeamSettings,
     ModelRef,
     PairConfig,
     RunConfig,
     chosen_backend,
 )
+from spsbench.config.processing import parse_processing
 from spsbench.config.together import refuse_together
 
 DEFAULT_PAIR = "mini"
@@ -105,10 +106,9 @@ def resolve(
     models = {key: str(given.pop(key)) for key in _MODELS if key in given}
     assignments = [_assignment(text) for text in overrides]
     flag = "--resume" if of_run else "--config"
-    written = {} if config_file is None else read_yaml(config_file, flag)
-    file = as_now(written, of_run=of_run)
+    file = {} if config_file is None else read_yaml(config_file, flag)
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
-    settings = merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
+    settings = _merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
     methods = _listed(settings.get("methods"))
     no_draft = methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
@@ -130,17 +130,14 @@ def resolve(
     def label(path: str) -> str:
         """What the user wrote the setting at a dotted path as."""
         field, _, inner = path.partition(".")
-        former = inner if field == "process" else ""  # as it was called when it stood alone
-        if {field, former} & overridden:
-            return f"--set {former if former in overridden else path}"
-        if {field, former} & given.keys():
+        if field in overridden:
+            return f"--set {path}"
+        if field in given:
             name = _LABELS.get(field, _FLAG_OF_FIELD.get(field, field).replace("_", "-"))
             flag = name if name.isupper() else f"--{name}"
             return f"{flag} {inner}" if field == "process" and inner else flag
-        return f"{config_file}: {former if former in file else path}" if config_file else path
+        return f"{config_file}: {path}" if config_file else path
 
-    samplings = _listed(settings.get("samplings"))
-    settings = with_beam_options(settings, samplings, label)
     config = validate(RunConfig, settings, label)
     for spec in map(Spec.parse, config.samplings or ()):
         if spec.name == BEAM:
@@ -154,6 +151,32 @@ def resolve(
     }
     refuse_together("settings", asked)
     return config
+
+
+def _merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge settings, the later over the earlier; tags one by one, those of processing too.
+
+    To run programs without a sandbox (``unsafe_exec``) is a way to score, where outputs are scored. The keys
+    say where ``process`` is written, for errors.
+    """
+    settings: dict[str, Any] = {}
+    process: dict[str, Any] = {}
+    for flag, source in sources.items():
+        process_settings = source.get("process")
+        if isinstance(process_settings, (str, list, tuple)):
+            texts = [process_settings] if isinstance(process_settings, str) else process_settings
+            process_settings = parse_processing([str(text) for text in texts], flag)
+        tags = settings.get("tags")
+        settings |= {name: value for name, value in source.items() if name != "process"}
+        if isinstance(tags, Mapping) and isinstance(source.get("tags"), Mapping):
+            settings["tags"] = {**tags, **source["tags"]}
+        if isinstance(process_settings, Mapping):
+            process |= process_settings
+        elif process_settings is not None:  # the check of the settings says what it must be
+            settings["process"] = process_settings
+    if settings.pop("unsafe_exec", False) and settings.get("score", True) is True:
+        settings["score"] = UNSAFE
+    return {"process": process} | settings
 
 
 def _under_protocol(

@@ -18,7 +18,7 @@ import yaml
 from spsbench.base import files
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import slug, unwritable
-from spsbench.base.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
+from spsbench.base.records import SCHEMA_VERSION, Prompt
 from spsbench.store import codec
 from spsbench.store.journal import Row
 from spsbench.store.run_types import run_fault
@@ -165,10 +165,12 @@ def checked_schema(path: Path) -> Row:
     """Return the object in a JSON file with a schema version; UsageError if that is not ours."""
     content = files.read_json(path, "RUN")
     version = content.get("schema_version")
-    if version not in READABLE_SCHEMAS:
-        known = " and ".join(map(str, READABLE_SCHEMAS))
-        why = f"{path} has schema version {as_typed(version)}, this spsbench reads {known}."
-        raise UsageError(why, flag="RUN", remedy="Use the version of spsbench that wrote it.")
+    if version != SCHEMA_VERSION:
+        why = (
+            f"{path} was written by an unreleased version of spsbench or by a later one: it has schema "
+            f"version {as_typed(version)}, this spsbench reads {SCHEMA_VERSION}."
+        )
+        raise UsageError(why, flag="RUN", remedy="Use the version that wrote it.")
     return content
 
 
@@ -185,7 +187,6 @@ def prepare(
     """
     now = datetime.now(UTC).isoformat()
     info = files.plain(info)
-    # What is added is of this schema; an earlier spsbench must not read it.
     run: Row = {"schema_version": SCHEMA_VERSION}
     if again:
         before = check_identity(directory, identity)

@@ -72,8 +72,6 @@ _LATER: dict[str, Any] = {"conditions": None, "timings": None} | {
 _OF_CONVERSATIONS = ("conversation", "turn", "prompt_ids")
 """Columns that are there where a run asked later turns."""
 _OPTIONAL = _LATER.keys() | LATER_LOOP_COLUMNS
-# What samples of the first schema repeat of their arm.
-_EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
 _TIMED = ("attempt", "order", "prefill_s", "decode_s", "new_tokens", "condition", "conditions", "error")
 _STAMP = b"spsbench_journal_blake2b"
@@ -315,7 +313,7 @@ def _columns(name: str) -> dict[str, str]:
 
 
 def arms_table(arms: Sequence[Row]) -> Any:
-    """Return ``run.json``'s arms as an Arrow table; the first schema's lack axes, see ``axes.axes``."""
+    """Return ``run.json``'s arms as an Arrow table."""
     import pyarrow as pa
 
     rows = [dict(axes.identity(arm)) for arm in arms]
@@ -328,7 +326,7 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
     import pandas as pd
     import pyarrow as pa
 
-    samples = tables["samples"].to_pandas(maps_as_pydicts="strict").drop(columns=_EARLIER, errors="ignore")
+    samples = tables["samples"].to_pandas(maps_as_pydicts="strict")
     lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
     samples["token_ids"] = pd.Series(lists, index=samples.index, dtype=object)
     for name in _LATER.keys() - {*samples.columns, *_OF_CONVERSATIONS}:

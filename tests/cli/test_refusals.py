@@ -144,22 +144,11 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --until 5min,60s", "--until ... got 5min,60s"),
     ("run, sweep-k --until ci=5%,ci=6%", "--until ... got ci=5%,ci=6%"),
     ("run, sweep-k --until ci=5%,1h --batch 2", "--until: ci=5% is judged prompt by prompt"),
-    ("run, sweep-k --until 5min --set budget_s=60", "budget_s: 60 is given together with until 5min"),
-    ("run, sweep-k --budget 5min", "--budget is written otherwise now. Give --until 5min."),
-    ("run, sweep-k --budget 300", "--budget is written otherwise now. Give --until 300s."),
     ("run, sweep-k --batch 2 --engine hf-generate", "--batch ... hf-generate takes one sequence"),
     ("run, sweep-k --batch 2 --drafter early-exit:layers=2", "--batch ... runs a model for one sequence"),
     ("run, sweep-k --batch 2 --k adaptive", "--batch ... --policy"),
     ("run, sweep-k --batch 2 --sampling beam", "--batch ... a beam search takes one prompt"),
     ("run, sweep-k --batch 2 --drafter suffix:across=true", "--batch ... remembers"),
-    ("run, sweep-k --set beams=4", "--set beams: 4 belongs to a beam search, and no sampling is beam"),
-    ("run, sweep-k --beams 4", "--beams is written otherwise now. Give --sampling beam:width=4."),
-    ("run, sweep-k --draft-beams=4", "--draft-beams is written otherwise now. Give --sampling beam:draft_w"),
-    ("run, sweep-k --length-penalty 2", "--length-penalty is written ... Give --sampling beam:penalty=2."),
-    *(
-        (f"{command} --min-p 0.1", "--min-p is written otherwise now. Give --process min_p=0.1.")
-        for command in ("run, sweep-k", "verify", "audit", "trace x")
-    ),
     *(
         (f"{command} --process {typed}", said)
         for command in ("run, sweep-k", "verify", "audit texts.jsonl", "trace x")
@@ -170,9 +159,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
             ("min_p=0.1 --process min_p=0.2", "--process: min_p is given twice."),
         )
     ),
-    ("run --bad-words '12 7'", "--bad-words is written otherwise now. Give --process 'bad_words=12 7'."),
     ("bench --min-p 0.1", "No such option: --min-p"),
-    ("run, sweep-k --set early_stopping=never", "--set early_stopping: never belongs to a beam search"),
     ("run, sweep-k --processes 2 --set tensor_parallel=2", "--tensor-parallel: 2 ... with --processes"),
     ("run, sweep-k --engine openai:http://a --concurrency 1 --batch 2", "--batch: 2 has no effect"),
     (

@@ -333,32 +333,21 @@ def test_a_command_keeps_the_commas_within_its_quotes(typed: object, engines: tu
 
 
 @pytest.mark.parametrize(
-    ("former", "now"),
+    ("typed", "score"),
     [
-        ({"unsafe_exec": True}, {"score": "unsafe"}),
-        ({"unsafe_exec": True, "score": True}, {"score": "unsafe"}),
-        ({"unsafe_exec": True, "score": False}, {"score": False}),
-        ({"unsafe_exec": False, "score": True}, {"score": True}),
-        ({"budget_s": 1000.0}, {"until": "1000.0s", "budget_s": 1000.0, "precision": None}),
-        ({"budget_s": None, "until": None}, {"until": None, "budget_s": None}),
-        ({"budget_s": 90, "until": "ci=2%"}, {"until": "ci=2%,90s", "budget_s": 90.0, "precision": 0.02}),
-        ({"budget": "5min"}, {"until": "5min", "budget_s": 300.0}),
+        ({"unsafe_exec": True}, "unsafe"),
+        ({"unsafe_exec": True, "score": True}, "unsafe"),
+        ({"unsafe_exec": True, "score": False}, False),
+        ({"unsafe_exec": False, "score": True}, True),
     ],
 )
-def test_settings_of_an_earlier_version_are_read(
-    former: dict[str, Any], now: dict[str, Any], tmp_path: Path
-) -> None:
+def test_unsafe_programs_are_a_way_to_score(typed: dict[str, Any], score: object) -> None:
+    assert resolve(typed).score == score
+
+
+@pytest.mark.parametrize("name", ["quantise", "budget_s", "kernels", "beams", "min_p"])
+def test_a_setting_that_there_is_not_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(former))
-    for config in (resolve({}, file), resolve(former), resolve({}, None, map(_assigned, former.items()))):
-        assert {name: getattr(config, name) for name in now} == now
-        assert not former.keys() - now.keys() & yaml.safe_load(config.to_yaml()).keys()
-
-
-def _assigned(setting: tuple[str, Any]) -> str:
-    return f"{setting[0]}={yaml.safe_dump(setting[1])}"
-
-
-def test_a_time_is_not_given_in_the_old_way_beside_the_new_one() -> None:
-    with pytest.raises(UsageError, match="budget_s: 60 is given together with until ci=5%,5min"):
-        resolve({"until": "ci=5%,5min", "budget_s": 60})
+    file.write_text(f"{name}: 1")
+    with pytest.raises(UsageError, match=f"config.yaml: {name}: the setting {name} is unknown"):
+        resolve({}, file)

@@ -117,24 +117,9 @@ def test_settings_are_written_and_read_again(tmp_path: Path) -> None:
     assert json.loads(again.process.grammar or "") == {"const": "x:min_p=1"}
 
 
-OLD = "min_p: 0.1\ntypical_p: null\nrepetition_penalty: 1.2\nsamplings: [nucleus]\nearly_stopping: false\n"
-"""As earlier versions wrote it, with a name for each."""
-
-
-def test_an_old_file_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(OLD)
-    assert str(resolve({}, file).process) == "min_p=0.1:repetition_penalty=1.2"
-    typed = resolve({"process": "min_p=0.2:presence_penalty=1"}, file)
-    assert str(typed.process) == "min_p=0.2:repetition_penalty=1.2:presence_penalty=1.0"
-    for text in ("min_p=0.3", "process.min_p=0.3", "process='min_p=0.3'"):
-        assert resolve({"process": "min_p=0.2"}, file, [text]).process.min_p == 0.3
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("min_p: 2", "config.yaml: min_p must be a number from 0 to below 1, got 2."),
         ("process: {min_p: 2}", "config.yaml: process.min_p must be a number from 0 to below 1, got 2."),
         ("process: minp=2", "config.yaml: process: the setting minp is unknown."),
         ("process: {minp: 2}", "config.yaml: process.minp: the setting minp is unknown. Did you mean min_p?"),
@@ -151,32 +136,6 @@ def test_a_wrong_setting_of_a_file_names_the_file(tmp_path: Path, content: str, 
     with pytest.raises(UsageError) as raised:
         resolve({}, file)
     assert sentence in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "sampling", "written"),
-    [
-        ("samplings: [beam]\nbeams: 3\ndraft_beams: null\nlength_penalty: null", None, ("beam:width=3",)),
-        ("samplings: [greedy, beam]\nlength_penalty: 0.5", None, ("greedy", "beam:penalty=0.5")),
-        ("samplings: [beam]\nearly_stopping: never", None, ("beam:early_stopping=never",)),
-        ("samplings: [beam]\nbeams: 3", "beam:width=2,greedy", ("beam:width=2", "greedy")),
-        ("beams: 3", "beam", ("beam:width=3",)),
-        ("samplings: [beam]\nbeams: null\nearly_stopping: false", None, ("beam",)),
-    ],
-)
-def test_an_old_beam_search_is_read(
-    tmp_path: Path, content: str, sampling: str | None, written: tuple[str, ...]
-) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(content)
-    assert resolve({"sampling": sampling}, file).samplings == written
-
-
-def test_old_settings_of_beams_need_a_search(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("samplings: [greedy]\nbeams: 3")
-    with pytest.raises(UsageError, match="beams: 3 belongs to a beam search, and no sampling is beam"):
-        resolve({}, file)
 
 
 def test_a_beam_search_has_its_options() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import number
 from spsbench.config import resolve
-from spsbench.config.models import Precision, RunConfig
+from spsbench.config.models import Precision
 
 
 @pytest.mark.parametrize(
@@ -56,52 +53,6 @@ def test_what_is_no_dtype_is_refused(dtype: str) -> None:
         UsageError, match="must be auto, float32, bfloat16, float16, int8 or int4, or a float"
     ):
         resolve({"dtype": dtype})
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ({"quantise": "int8"}, {"dtype": "auto+int8"}),
-        ({"quantise": None, "draft_quantise": None, "dtype": "int8"}, {"dtype": "int8"}),
-        (
-            {"dtype": "bfloat16", "quantise": "int4", "draft_quantise": "none"},
-            {"dtype": "bfloat16+int4:draft=auto+none"},
-        ),
-        ({"draft_dtype": "bfloat16", "draft_quantise": "int8"}, {"dtype": "auto:draft=bfloat16+int8"}),
-        ({"dtype": "float32", "draft_dtype": "bfloat16"}, {"dtype": "float32:draft=bfloat16"}),
-        ({"dtype": "float32", "draft_dtype": "auto"}, {"dtype": "float32"}),
-        ({"tensor_parallel": 1, "draft_placement": "replicated"}, {"tensor_parallel": 1}),
-        ({"tensor_parallel": 2, "draft_placement": "first"}, {"tensor_parallel": 2}),
-        ({"tensor_parallel": 2, "draft_placement": "replicated"}, {"tensor_parallel": "2:draft=replicated"}),
-    ],
-)
-def test_the_configuration_of_an_earlier_version_is_read(
-    before: dict[str, object], now: dict[str, object], tmp_path: Path
-) -> None:
-    file = tmp_path / "config.yaml"
-    kept = [line for line in resolve({}).to_yaml().splitlines() if line.partition(":")[0] not in before]
-    file.write_text("\n".join([*kept, *(f"{name}: {json.dumps(value)}" for name, value in before.items())]))
-    assert resolve({}, file) == resolve(now)
-    assert resolve({"dtype": "float16"}, file).model_dtype == "float16"  # what is typed counts
-    assert RunConfig(pair=resolve({}).pair, data="mini", **before) == RunConfig(  # type: ignore[arg-type]
-        pair=resolve({}).pair,
-        data="mini",
-        **now,  # type: ignore[arg-type]
-    )
-
-
-@pytest.mark.parametrize("name", ["quantise", "draft_quantise"])
-def test_two_spellings_together_are_refused(name: str) -> None:
-    dtype = name.replace("quantise", "dtype")
-    with pytest.raises(UsageError, match=f"int8 is given together with {dtype} int4") as caught:
-        resolve({}, None, [f"{dtype}=int4", f"{name}=int8"])
-    assert caught.value.flag == name
-
-
-def test_the_dtype_of_a_draft_is_not_said_twice() -> None:
-    with pytest.raises(UsageError, match="int4 is given together with dtype auto:draft=int8") as caught:
-        resolve({"dtype": "auto:draft=int8"}, None, ["draft_dtype=int4"])
-    assert caught.value.flag == "draft_dtype"
 
 
 @pytest.mark.parametrize(

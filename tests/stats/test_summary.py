@@ -63,7 +63,7 @@ def test_the_rows_of_a_complete_run(make_samples: Make, make_loops: Make) -> Non
     assert summary["complete"] is True
     assert summary["warnings"] == []
     assert (summary["task_label"], summary["synthetic"]) == ("xsum-mini (synthetic)", True)
-    assert summary["schema_version"] == 2
+    assert summary["schema_version"] == 1
 
 
 def test_it_is_json_without_nan(make_samples: Make, make_loops: Make) -> None:

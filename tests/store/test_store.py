@@ -124,7 +124,7 @@ def test_run_file_configuration_and_prompts(store: RunStore) -> None:
     info = store.run_info()
     assert info["identity"] == IDENTITY
     assert info["environment"] == {"cpu": {"model": "x"}}
-    assert info["schema_version"] == 2
+    assert info["schema_version"] == 1
     assert yaml.safe_load((store.directory / "config.yaml").read_text()) == {"task": "xsum", "ks": [4]}
     assert store.prompts() == PROMPTS
     line = json.loads((store.directory / "prompts.jsonl").read_text().splitlines()[0])
@@ -156,10 +156,10 @@ def test_scores_are_merged(store: RunStore) -> None:
 
 
 def test_the_summary_turns_what_json_lacks_into_null(store: RunStore) -> None:
-    summary: Any = {"schema_version": 2, "rows": [{"ms_per_token": float("nan"), "k": 4}], "warnings": ("a",)}
+    summary: Any = {"schema_version": 1, "rows": [{"ms_per_token": float("nan"), "k": 4}], "warnings": ("a",)}
     write_summary(store.directory, summary)
     rows = [{"ms_per_token": None, "k": 4}]
-    assert read_summary(store.directory) == {"schema_version": 2, "rows": rows, "warnings": ["a"]}
+    assert read_summary(store.directory) == {"schema_version": 1, "rows": rows, "warnings": ["a"]}
 
 
 def test_facts_learnt_later_go_into_the_run_file(store: RunStore) -> None:
@@ -628,7 +628,7 @@ def test_a_full_disk_loses_nothing_that_was_written(
 
 
 def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    first: Any = {"schema_version": 2, "rows": [{"k": 1}]}
+    first: Any = {"schema_version": 1, "rows": [{"k": 1}]}
     write_summary(store.directory, first)
 
     def full(descriptor: int) -> None:
@@ -837,29 +837,6 @@ ARMS = [
 ]
 
 
-def first_schema(directory: Path) -> None:
-    """Make a run what the first versions wrote."""
-    journal, run = directory / "samples.jsonl", directory / "run.json"
-    axes = {arm["arm"]: arm for arm in ARMS}
-    rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").split("\n") if line]
-    journal.write_text("".join(json.dumps(row | axes[row["arm"]]) + "\n" for row in rows), encoding="utf-8")
-    run.write_text(json.dumps(json.loads(run.read_text()) | {"schema_version": 1}))
-
-
-def test_a_run_of_the_first_schema_is_read_and_continued(store: RunStore) -> None:
-    store.close()
-    with begin(store.directory.with_name("new"), info={"arms": ARMS}) as made:
-        before, samples = fill(made).frames(), list(made.samples())
-    first_schema(made.directory)
-    assert_same(read_frames(made.directory), before)
-    with begin(made.directory, info={"arms": ARMS}) as again:
-        assert again.run_info()["schema_version"] == 2
-        assert list(again.samples()) == samples
-        again.append(make_sample("e2", 1))
-        again.write_parquet()
-        assert len(again.frames().samples) == 6
-
-
 def test_a_table_says_what_each_arm_is(store: RunStore) -> None:
     store.close()
     with begin(store.directory.with_name("new"), info={"arms": ARMS}) as made:
@@ -876,11 +853,18 @@ def test_a_table_says_what_each_arm_is(store: RunStore) -> None:
     assert pq.read_table(made.directory / "arms.parquet").to_pandas().equals(arms)
 
 
-def test_a_later_schema_is_refused(store: RunStore) -> None:
+@pytest.mark.parametrize("version", [2, 99])
+def test_another_schema_is_refused_and_left_as_it_was(store: RunStore, version: int) -> None:
     path = store.directory / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 3}))
-    with pytest.raises(UsageError, match="schema version 3, this spsbench reads 1 and 2"):
-        RunStore.open(store.directory)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": version}))
+    store.close()
+    before = {file: file.read_bytes() for file in store.directory.iterdir() if file.is_file()}
+    refused = (
+        f"written by an unreleased version of spsbench or by a later one: it has schema version {version}"
+    )
+    with pytest.raises(UsageError, match=refused):
+        RunStore.open(store.directory, writable=True)
+    assert {file: file.read_bytes() for file in store.directory.iterdir() if file.is_file()} == before
 
 
 def test_another_run_is_told_by_what_differs_within_its_arms() -> None:

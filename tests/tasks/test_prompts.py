@@ -16,7 +16,6 @@ import pytest
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Prompt, SamplingParams
 from spsbench.config import resolve
-from spsbench.config.former import as_now
 from spsbench.engines.arms import task_and_arms
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.prompts import PromptsTask, read_prompts_file
@@ -97,10 +96,7 @@ def test_of_messages_the_last_turn_is_asked_unless_every_one_is(
     assert {*prompts_of(path, tokenizer, chat=True)} == {"t/1", "t/2", "s/1", "s/2"}
 
 
-def test_a_run_of_before_there_was_a_choice_goes_on_turn_by_turn(tmp_path: Path) -> None:
-    assert as_now({"limit": 1}, of_run=True)["turns"] == "all"
-    assert as_now({"turns": "last"}, of_run=True)["turns"] == "last"
-    assert "turns" not in as_now({"limit": 1})
+def test_every_turn_of_a_conversation_is_asked_where_that_is_wanted(tmp_path: Path) -> None:
     settings = resolve({"turns": "all", "task": str(tmp_path / "t.jsonl")})
     (tmp_path / "t.jsonl").write_text(json.dumps({"messages": TALK}))
     task, _ = task_and_arms(settings)
