@@ -734,9 +734,6 @@ def _rare(row: EngineAuditRow) -> Iterator[str]:
         yield f"{often} requests that go wrong at some token would have been seen ({level})."
     else:
         yield f"Requests that go wrong at some token need not have been seen ({level})."
-    second = shares["second_best"]
-    if second is not None:
-        yield f"So would one token in {math.floor(1 / second)} that is the second most probable."
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:

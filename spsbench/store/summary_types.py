@@ -915,15 +915,14 @@ class RareShares(TypedDict):
     """The least shares of faults that an audit's texts would have shown, ``level`` of the time.
 
     Of requests that are right up to a random token and then draw from another request's row, from a row that
-    lacks the last token, or any possible token; and of tokens replaced by the second most probable one. None
-    where no share would do. See ``spsbench.parts.audit.rare``.
+    lacks the last token, or any possible token. None where no share would do. See
+    ``spsbench.parts.audit.rare``.
     """
 
     level: float
     another_request: float | None
     stale_row: float | None
     random_token: float | None
-    second_best: float | None
 
 
 class EngineAuditRow(TypedDict):

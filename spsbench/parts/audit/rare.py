@@ -70,8 +70,6 @@ _READ_AGAIN = 32
 
 _AUDITS = 1000
 _FEWEST_TEXTS = 20
-_MOST_TOKENS = 0.2
-"""The largest share of replaced tokens that is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +148,11 @@ class Rare:
         self._texts: list[_Read] = []
         self.neighbour: Floats | None = None
         """[n, V] rows of the last text, which may answer the next one."""
-        self._seconds: list[Floats] = []
 
     def add(self, others: OtherRows, tokens: Ints) -> Floats:
         """Add a text; return what it adds to the log of each stake."""
-        added, seconds = _added(others, tokens)
+        added = added_by(others, tokens)
         self._logs += added
-        self._seconds.append(seconds)
         self._texts.append(_Read(tokens, added, self._wrong(others)))
         self.neighbour = others.q
         return added
@@ -207,15 +203,13 @@ class Rare:
 
         def of_requests(kind: Kind) -> float | None:
             gained = np.stack([self._parted(kind, int(n), read, rng) for n in chosen])
-            return _least_share(gained, base, count, 1.0, *wanted)
+            return _least_share(gained, base, count, *wanted)
 
-        single = np.concatenate(self._seconds)
         return {
             "level": FOUND,
             "another_request": of_requests("another_request"),
             "stale_row": of_requests("stale_row"),
             "random_token": of_requests("random_token"),
-            "second_best": _least_share(single, base[-len(_REPLACED) :], len(single), _MOST_TOKENS, *wanted),
         }
 
     def _parted(
@@ -228,22 +222,16 @@ class Rare:
         start = int(rng.integers(0, len(other)))
         tokens = np.concatenate([text.tokens[:start], other[start:]])
         others = read(number, tokens)
-        added, _ = _added(others, tokens)
         impossible = (others.next_to(tokens) <= 0).any()
-        return np.append(added - text.added, impossible)
+        return np.append(added_by(others, tokens) - text.added, impossible)
 
 
 def added_by(others: OtherRows, tokens: Ints) -> Floats:
     """[stakes] what a text adds to the logs."""
-    return _added(others, tokens)[0]
-
-
-def _added(others: OtherRows, tokens: Ints) -> tuple[Floats, Floats]:
-    """[stakes] what a text adds to the logs; [n, shares + 1] as ``_second_best``."""
     there = others.next_to(tokens) > 0  # else it is an alarm by itself, or rounding
     ratios = np.where(there, _mixed(others, tokens), 1.0)  # [laws, n]
-    single, replaced = _second_best(others.q, tokens, there)
-    return np.concatenate([_wagered(from_some_token_on(ratios.T)), single.sum(0)]), replaced
+    single = _second_best(others.q, tokens, there).sum(0)
+    return np.concatenate([_wagered(from_some_token_on(ratios.T)), single])
 
 
 def _mixed(others: OtherRows, tokens: Ints) -> Floats:
@@ -272,10 +260,8 @@ def _wagered(e_values: Floats) -> Floats:
     return np.asarray(logs.reshape(*e_values.shape[:-1], -1))
 
 
-def _second_best(q: Floats, tokens: Ints, there: Bools) -> tuple[Floats, Floats]:
-    """[n, shares] logs of what each token adds to the bets on the second best, and [n, shares + 1] what the
-    second best would add beyond that, with whether it is impossible.
-    """
+def _second_best(q: Floats, tokens: Ints, there: Bools) -> Floats:
+    """[n, shares] logs of what each token adds to the bets on the second best."""
     every = np.arange(len(q))
     two = np.argpartition(q, -2, axis=-1)[:, -2:]  # the second best, then the best
     second = two[:, 0]
@@ -284,8 +270,7 @@ def _second_best(q: Floats, tokens: Ints, there: Bools) -> tuple[Floats, Floats]
     staked = np.where((best[:, None] >= sure) & (chance[:, None] > 0), shares, 0.0)
     gain = np.log(1 - staked + staked / np.maximum(chance, TINY)[:, None])
     hit = (tokens == second)[:, None]
-    own = np.where(there[:, None], np.where(hit, gain, np.log1p(-staked)), 0.0)
-    return own, np.column_stack([gain - own, chance <= 0])
+    return np.where(there[:, None], np.where(hit, gain, np.log1p(-staked)), 0.0)
 
 
 def _drawn_from(rows: Floats, dice: Floats) -> Ints:
@@ -303,15 +288,9 @@ def _nth_possible(others: OtherRows, nth: Ints) -> Ints:
 
 
 def _least_share(
-    gained: Floats,
-    base: Floats,
-    count: int,
-    most: float,
-    needed: float,
-    exact: bool,
-    rng: np.random.Generator,
+    gained: Floats, base: Floats, count: int, needed: float, exact: bool, rng: np.random.Generator
 ) -> float | None:
-    """Return the least share of wrong ones among ``count`` that audits find, None if ``most`` is too little.
+    """Return the least share of wrong ones among ``count`` that audits find, None if all are too few.
 
     Args:
         gained: [m, stakes + 1] what wrong ones add, and whether they are an alarm by themselves.
@@ -319,15 +298,14 @@ def _least_share(
     """
     gained, alone = gained[:, :-1], gained[:, -1] > 0
     alone = alone & exact
-    resampled = rng.integers(0, len(gained), (_AUDITS, _READ_AGAIN))
+    resampled = rng.integers(0, len(gained), (_AUDITS, len(gained)))
     margin = 1.64 * math.sqrt(FOUND * (1 - FOUND) / _AUDITS)
 
     def finds(share: float) -> bool:
         wrong = rng.binomial(count, share, _AUDITS)
         audit = np.repeat(np.arange(_AUDITS), wrong)
         which = rng.integers(0, len(gained), len(audit))
-        if len(gained) <= _READ_AGAIN:  # of so few each audit has a sample of its own
-            which = resampled[audit, which]
+        which = resampled[audit, which]  # of so few each audit has a sample of its own
         totals = np.column_stack(
             [np.bincount(audit, column[which], minlength=_AUDITS) for column in gained.T]
         )
@@ -336,8 +314,8 @@ def _least_share(
         return float((shown | reached).mean()) >= FOUND + margin
 
     share = 1 / count
-    while share < most:
+    while share < 1:
         if finds(share):
             return share
         share *= 1.1
-    return most if finds(most) else None
+    return 1.0 if finds(1.0) else None
