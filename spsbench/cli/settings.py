@@ -79,6 +79,7 @@ def read_material(
     max_new_tokens: str | None = None,
     seed: str | None = None,
     device: str | None = None,
+    template_arg: Sequence[str] | None = None,
 ) -> MaterialSettings:
     """Read which prompts and models options ask for; refuse those that are not there."""
     from spsbench.tasks.catalogue import load_task
@@ -98,6 +99,8 @@ def read_material(
     )
     if data is None:
         flags |= task_file(flags.get("task"), quiet=quiet)
+    if template_arg:
+        flags["template_arg"] = template_args(template_arg)
     config = resolve(flags, target_alone=True)
     remember(config)
     settings = MaterialSettings.of(config)

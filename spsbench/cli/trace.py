@@ -35,6 +35,7 @@ class TraceOptions(Common):
     max_new_tokens: str | None
     process: list[str] | None
     chat_template: str | None
+    template_arg: list[str] | None
     seed: str | None
     device: str | None
     dtype: str | None

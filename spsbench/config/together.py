@@ -209,6 +209,7 @@ TABLE = (
             "task",
             "limit",
             "max_new_tokens",
+            "template_arg",
             "threads",
             "evidence",
             "repro",

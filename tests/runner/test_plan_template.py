@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import Cli
 from support.tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
 
+from spsbench.cli.settings import read_material
 from spsbench.config.resolve import resolve
+from spsbench.models.tokenizer import Tokenizer
 from spsbench.runner.plan import Plan, plan
 
 ROW = {
@@ -19,6 +23,9 @@ ROW = {
     "canonical_solution": "    return 2 * x\n",
     "test": "def check(candidate):\n    assert candidate(3) == 6\n",
 }
+
+OPENS = "{% if add_generation_prompt and (thinking is not defined or thinking) %}<think>{% endif %}"
+"""A thought, behind a template."""
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +82,7 @@ def test_a_base_model_that_ships_a_template_is_not_asked_as_a_chat(model: Any, t
 
 
 def test_a_variable_of_the_template_reaches_every_prompt(model: Any, tmp_path: Path) -> None:
-    opens = "{% if add_generation_prompt and (thinking is not defined or thinking) %}<think>{% endif %}"
-    tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE + opens)
+    tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE + OPENS)
     folder = save(model, tmp_path / "m", tokenizer)
     plain, off = planned(folder), planned(folder, template_args={"thinking": False})
     assert [p.prompts[0].thinks for p in (plain, off)] == [True, False]
@@ -84,3 +90,25 @@ def test_a_variable_of_the_template_reaches_every_prompt(model: Any, tmp_path: P
     assert "opens_thought" not in off.data.provenance
     assert off.identity()["template_args"] == {"thinking": False}
     assert "template_args" not in plain.identity()
+
+
+def test_trace_sets_a_variable_of_the_template(
+    model: Any, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(model, tmp_path / "m", make_tokenizer(chat_template=CHAT_TEMPLATE + OPENS))
+    seen = list[Mapping[str, Any]]()
+
+    def noted(self: Tokenizer, text: str) -> list[int]:
+        seen.append(dict(self.template_args))
+        return self.encode(text, special=True)
+
+    monkeypatch.setattr(Tokenizer, "chat", noted)
+    typed = f"trace One? --target {folder} --draft {folder} --max-new-tokens 4 --template-arg thinking=false"
+    assert cli(*typed.split()).code == 0
+    assert seen
+    assert all(each == {"thinking": False} for each in seen)
+
+
+def test_audit_sets_a_variable_of_the_template() -> None:
+    settings = read_material(quiet=True, limit="1", template_arg=["thinking=false"])
+    assert settings.template_args == {"thinking": False}

@@ -78,6 +78,7 @@ class AuditOptions(Common):
     task: str | None
     limit: str | None
     max_new_tokens: str | None
+    template_arg: list[str] | None
     threads: str | None
     out: Path | None
     evidence: Path | None
@@ -437,6 +438,7 @@ def _material_settings(wanted: AuditOptions) -> MaterialSettings:
             max_new_tokens=wanted.max_new_tokens,
             seed=wanted.seed,
             device=wanted.device,
+            template_arg=wanted.template_arg,
             quiet=wanted.quiet,
         )
 

@@ -45,6 +45,7 @@ class VerifyOptions(Common):
     top_p: str | None
     top_k: str | None
     chat_template: str | None
+    template_arg: list[str] | None
     seed: str | None
     device: str | None
     dtype: str | None
