@@ -28,8 +28,8 @@ if TYPE_CHECKING:
             "A": "Run directory of the reference.",
             "B": "Run directory that is compared with it.",
             "--arm A=B...": (
-                "An arm of A and the arm of B that it is held against; may be repeated. Default: arms of one "
-                "name, and where each run has one SpS arm these two."
+                "Compare this arm of A with that arm of B; may be repeated. Default: arms of one name, and "
+                "where each run has one SpS arm these two."
             ),
             "--gate SHARE": (
                 "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of "

@@ -67,7 +67,7 @@ RUN: Panels = {
         ),
         "--drafter LIST": "What proposes tokens, e.g. model,lookup. Default: model.",
         "--sampling LIST": (
-            "The task's by name: nucleus,greedy; model, the target's own; or exact search, beam:width=4."
+            "Presets of the task, e.g. nucleus,greedy; model, from generation_config.json; beam:width=4."
         ),
         "--seed N": "Random seed. Default: 0.",
         "--out DIR": "Run directory. Default: a new one in results/.",
@@ -236,13 +236,15 @@ class RunOptions(Common):
     allow_mixed: bool = False
 
 
-OF_SAMPLES = {"--sampling LIST": "The task's by name: nucleus,greedy; or model, the target's own."}
+OF_SAMPLES = {
+    "--sampling LIST": "Presets of the task, e.g. nucleus,greedy; or model, from generation_config.json."
+}
 """Which law is sampled, of a command that takes no exact search."""
 
 OF_TEXTS = {
-    "--temperature T": "Of texts that do not say theirs: 1; 0 is greedy.",
-    "--top-p P": "The same. Default: 1.",
-    "--top-k N": "The same. Default: all tokens.",
+    "--temperature T": "Temperature of texts that record none; 0 is greedy. Default: 1.",
+    "--top-p P": "Nucleus mass of texts that record none. Default: 1.",
+    "--top-k N": "Most probable tokens, of texts that record none. Default: all.",
 }
 """How the texts of a file were drawn."""
 

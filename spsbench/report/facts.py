@@ -188,14 +188,12 @@ def taken_again(summary: Summary) -> list[str]:
         return []
     total, sentences = remeasured["timings"], []
     if remeasured["replaced"]:
-        sentences.append(
-            f"{remeasured['replaced']} of {total} timings were disturbed by contention and were taken again."
-        )
+        sentences.append(f"{remeasured['replaced']} of {total} timings were repeated because of contention.")
     if remeasured["again"] >= total:
         times = 1 + remeasured["again"] / total
         sentences.append(
-            f"Each prompt was timed {significant(times)} times, for {remeasured['seconds']:.0f} s more: "
-            "a machine's speed changes within tens of seconds."
+            f"Each prompt was timed {significant(times)} times, which took {remeasured['seconds']:.0f} s "
+            "more, to average over clock drift."
         )
     return sentences
 

@@ -143,7 +143,7 @@ def _refuse_idle(directory: Path, asked: RunConfig) -> None:
         was, now = (as_typed(getattr(config, name)) for config in (before, asked))
         if was != now:
             raise UsageError(
-                f"{directory} is complete, and how it was measured does not change: {name} was {was}.",
+                f"{directory} is complete, and {name} of a completed run cannot change: it was {was}.",
                 flag=f"--{name.replace('_', '-')}" if name in _TYPED else f"--set {name}",
                 remedy=f"Leave {now} out, or measure again with another --out.",
             )

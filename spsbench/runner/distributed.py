@@ -78,7 +78,7 @@ class WorkerSet:
 
         def lost(worker: int, reason: str) -> None:
             name = self.known[worker].name
-            watcher.warned(f"The worker {name} was lost: {reason} What it had begun is done elsewhere.")
+            watcher.warned(f"The worker {name} was lost: {reason} Its unfinished work is reassigned.")
 
         return hand_out(blocks, self.pool, self.pool.workers if free is None else free, lost)
 

@@ -162,11 +162,11 @@ def test_what_is_finished_is_no_matter_of_conditions(
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("--threads 2", "--threads: {} is complete, and how it was measured does not change: threads was 1."),
+        ("--threads 2", "--threads: {} is complete, and threads of a completed run cannot change: it was 1."),
         ("--backend torch", "--backend: {} is complete"),
         (
             "--set trace=3",
-            "--set trace: {} is complete, and how it was measured does not change: trace was 0.",
+            "--set trace: {} is complete, and trace of a completed run cannot change: it was 0.",
         ),
         ("--set warmup=true", "--set warmup: {} is complete"),
     ],

@@ -73,7 +73,7 @@ def test_a_disturbed_prompt_is_timed_again_with_all_its_arms(
     assert (told["timings"], told["again"], told["replaced"], told["ended"]) == (6, 2, 2, "clean")
     assert (told["disturbed"], told["differing"]) == (0, [])
     assert summary["contention"]["trusted"] is True
-    assert "2 of 6 timings were disturbed by contention and were taken again." in " ".join(result.out.split())
+    assert "2 of 6 timings were repeated because of contention." in " ".join(result.out.split())
     kept = pq.read_table(tmp_path / "run" / "timings.parquet").to_pandas()
     again = kept[kept["attempt"] == 2]
     assert len(kept) == 8
