@@ -169,8 +169,8 @@ class Verified(NamedTuple):
 class Verifier(Protocol):
     """Judges drafts by the target, which has read all tokens but the pending one.
 
-    On a CPU, or where a device is told each operation, that is ``algorithms.TargetVerifier``, the definition
-    of the law. A CUDA graph does the same in one launch (``engines.cuda_graph``).
+    ``algorithms.TargetVerifier`` is the definition of the law. CUDA graphs have a loop of their own, which is
+    held against it token for token (``engines.cuda_graph``).
     """
 
     def score(self, tokens: Sequence[int], draft: Draft | None) -> None:
