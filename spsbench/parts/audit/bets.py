@@ -6,7 +6,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -223,7 +223,8 @@ class Bets:
             needed: of ``log_e``.
         """
         usual = self._usual
-        neighbour = cache(lambda number: read(number, None))
+        # As many rows as a text has tokens, of the whole vocabulary: of one text at a time.
+        neighbour = lru_cache(maxsize=1)(lambda number: read(number, None))
 
         def others(number: int, tokens: Ints) -> OtherRows:
             before = neighbour(number - 1)

@@ -198,18 +198,17 @@ class Rare:
             return None
         rng = np.random.default_rng(count)
         base = np.minimum(self._logs, 0.0) + self._weight  # what seems to be there already is not counted
-        wanted = needed, exact, rng
-        chosen = np.unique(np.linspace(1, count - 1, _READ_AGAIN).astype(int))
-
-        def of_requests(kind: Kind) -> float | None:
-            gained = np.stack([self._parted(kind, int(n), read, rng) for n in chosen])
-            return _least_share(gained, base, count, *wanted)
-
+        chosen = np.unique(np.linspace(1, count - 1, _READ_AGAIN).astype(int)).tolist()
+        # Text by text, so that a text's neighbour is read once and its rows are not kept.
+        gained = np.array([[self._parted(kind, n, read, rng) for kind in KINDS] for n in chosen])
+        another_request, stale_row, random_token = (
+            _least_share(gained[:, number], base, count, needed, exact, rng) for number in range(len(KINDS))
+        )
         return {
             "level": FOUND,
-            "another_request": of_requests("another_request"),
-            "stale_row": of_requests("stale_row"),
-            "random_token": of_requests("random_token"),
+            "another_request": another_request,
+            "stale_row": stale_row,
+            "random_token": random_token,
         }
 
     def _parted(
