@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base.axes import CHAIN
 from spsbench.base.environment import require_cpus
@@ -37,13 +37,9 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
             remedy = "Name the directory of a run, or begin a new one there with --out."
             raise UsageError(f"{asked.resume} is not a run directory.", flag="--resume", remedy=remedy)
         before = _extracted_before(run)
-    flags = typed_settings(vars(asked))
+    flags = _flags(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
-    if asked.tag:
-        flags["tag"] = dict(_pair_of(text, "--tag", "gpu=a") for text in asked.tag)
-    if asked.template_arg:
-        flags["template_arg"] = template_args(asked.template_arg)
     overrides = asked.set or ()
     config = resolve(before | flags, settings or asked.config, overrides, of_run=asked.resume is not None)
     # Settings, from whatever source, against options that are none.
@@ -59,6 +55,16 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     if asked.on is None:
         require_cpus(config.threads)
     return config
+
+
+def _flags(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings among a command's options, with what each ``NAME=VALUE`` of them says."""
+    flags = typed_settings(options)
+    if options.get("tag"):
+        flags["tag"] = dict(_pair_of(text, "--tag", "gpu=a") for text in options["tag"])
+    if options.get("template_arg"):
+        flags["template_arg"] = template_args(options["template_arg"])
+    return flags
 
 
 def _run_of(settings: Path | None) -> Path | None:
@@ -84,7 +90,7 @@ def read_material(
     """Read which prompts and models options ask for; refuse those that are not there."""
     from spsbench.tasks.catalogue import load_task
 
-    flags = typed_settings(
+    flags = _flags(
         {
             "task": task,
             "data": data,
@@ -95,12 +101,11 @@ def read_material(
             "max_new_tokens": max_new_tokens,
             "seed": seed,
             "device": device,
+            "template_arg": template_arg,
         }
     )
     if data is None:
         flags |= task_file(flags.get("task"), quiet=quiet)
-    if template_arg:
-        flags["template_arg"] = template_args(template_arg)
     config = resolve(flags, target_alone=True)
     remember(config)
     settings = MaterialSettings.of(config)
