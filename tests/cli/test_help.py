@@ -71,8 +71,8 @@ def test_the_help_of_an_option_names_no_other_that_the_command_lacks(name: str) 
     assert {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)} <= own
 
 
-def test_exact_search_is_offered_where_it_is_taken() -> None:
-    offers = [name for name in SHOWN if any("exact search" in each.help for each in options_of(name))]
+def test_a_beam_search_is_offered_where_it_is_taken() -> None:
+    offers = [name for name in SHOWN if any("beam:width" in each.help for each in options_of(name))]
     assert offers == ["run", "sweep-k"]
 
 

@@ -117,10 +117,10 @@ def test_options_stand_above_the_file() -> None:
     assert _sampling(told).described == (
         "temperature 0.6, top_k 20, top_p 0.95, min-p 0.1, repetition penalty 1.1 (transformers)"
     )
-    assert _sampling(told, temperature=1.0, min_p=0.0) == SamplingParams(
+    assert _sampling(told, temperature=1.0, process=["min_p=0"]) == SamplingParams(
         top_k=20, top_p=0.95, process=Processing(repetition_penalty=1.1)
     )
-    assert _sampling(told, min_p=0.0, repetition_penalty=1.0).process is None
+    assert _sampling(told, process=["min_p=0:repetition_penalty=1"]).process is None
 
 
 def test_a_temperature_beside_a_greedy_recommendation_is_refused() -> None:

@@ -55,7 +55,7 @@ def test_graphs_where_every_arm_can_be_captured() -> None:
         ({"k": "adaptive"}, "the policy stop-below has no graphs"),
         ({"tree": "2,1", "drafter": "model"}, "the drafter model:tree=2-1 has no graphs"),
         ({"sampling": "beam"}, "a search with beams has no graphs"),
-        ({"min_p": 0.1}, "min-p 0.1 (transformers) has no graphs"),
+        ({"process": ["min_p=0.1"]}, "min-p 0.1 (transformers) has no graphs"),
         ({"pair": "mini-t5", "task": "wmt-mini", "data": "mini"}, "the target is an encoder-decoder"),
     ],
 )
