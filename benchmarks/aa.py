@@ -29,8 +29,8 @@ from spsbench.config import resolve
 from spsbench.engines.local import Engine
 from spsbench.runner import Plan, plan
 from spsbench.runner.engines import EngineFactory
-from spsbench.runner.execute import load
-from spsbench.runner.stopping import Turn, turns
+from spsbench.runner.execution import load
+from spsbench.runner.turns import Turn, interleaved
 from spsbench.stats.conditions import contention
 from spsbench.stats.speedup import pair as pair_times
 from spsbench.stats.speedup import speedup_over_prompts
@@ -99,7 +99,7 @@ def _repeats(ready: Plan, options: argparse.Namespace) -> Iterator[Repeat]:
         first = number * options.prompts
         places = dict.fromkeys(place % len(ready.prompts) for place in range(first, first + options.prompts))
         chosen = tuple(ready.prompts[place] for place in places)
-        order = list(turns(chosen, 1, arms, options.seed + number))
+        order = list(interleaved(chosen, 1, arms, options.seed + number))
         if number == 0:  # warm up, thrown away
             _generate(order[:2], engines, ready)
         yield _judge(pd.DataFrame(_generate(order, engines, ready)), arms)

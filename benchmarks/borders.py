@@ -110,7 +110,7 @@ BY_STRING = re.compile(rf"(?:{'|'.join(PARTS)})(?:\.\w+)+:\w+")
 
 
 def circles(arrows: set[tuple[str, str]]) -> list[str]:
-    """Rooms that lead back to themselves, each circle by all the rooms on it."""
+    """What leads back to itself, each circle by all that is on it."""
     reached = set(arrows)
     while (
         more := {(one, end) for one, middle in reached for start, end in arrows if start == middle} - reached
@@ -121,7 +121,14 @@ def circles(arrows: set[tuple[str, str]]) -> list[str]:
         for one, end in reached
         if one == end
     }
-    return sorted(", ".join(rooms) for rooms in found)
+    return sorted(", ".join(names) for names in found)
+
+
+def file_arrows(package: Path) -> set[tuple[str, str]]:
+    """Which file takes from which other; a name that a face offers is of the file that defines it."""
+    offers = faces(package)
+    arrows = {(each.by, offers.get(each.of, {}).get(each.name, each.of)) for each in imports(package)}
+    return {(by, of) for by, of in arrows if by != of}
 
 
 def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
@@ -143,6 +150,7 @@ def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
         "names that the core takes from parts": len(taken),
         "names of parts by string": len({name for source in sources for name in BY_STRING.findall(source)}),
         "circles of rooms": circles(arrows),
+        "circles of files": circles(file_arrows(package)),
         "arrows between rooms": len(arrows),
         "names over borders": len(crossing_names),
         "options by string": sum(len(re.findall(r"\bparams\[", source)) for source in sources),

@@ -108,8 +108,8 @@ def drafted(folder: Path, target: Any, ids: Tensor) -> dict[str, Tensor]:
     """Here: the target's states, and behind each place our K rows and the tokens of greatest logit."""
     from spsbench.base.records import SamplingParams, Spec
     from spsbench.drafters.forced import StatesUpTo
-    from spsbench.drafters.heads import build
     from spsbench.drafters.registry import DRAFTERS, Context
+    from spsbench.drafters.trained import build
     from spsbench.models.reading import read_draft
 
     draft = read_draft(folder, "HEAD")

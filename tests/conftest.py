@@ -75,7 +75,7 @@ def pytest_runtest_setup() -> None:
         share_tokenizers(sys.modules["spsbench.models.source"])
     if "spsbench.runner.remeasure" in sys.modules:
         sys.modules["spsbench.runner.remeasure"].LEAST_S = 0.0  # type: ignore[attr-defined]
-    for name in ("spsbench.runner.execute", "spsbench.parts.whatif.bench.study"):
+    for name in ("spsbench.runner.execution", "spsbench.parts.whatif.bench.study"):
         if name in sys.modules:
             sys.modules[name].measured_bandwidth = _bandwidth  # type: ignore[attr-defined]
 

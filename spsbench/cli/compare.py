@@ -131,7 +131,7 @@ def _loaded(directory: Path) -> Pair | str:
     from spsbench.config import resolve
     from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
     from spsbench.models.pair import find_pair, load_pair, pair_backend
-    from spsbench.store.opening import read_run
+    from spsbench.store.schema import read_run
 
     try:
         config = resolve({}, directory / "config.yaml")

@@ -18,7 +18,7 @@ from spsbench.cli.options import takes
 from spsbench.config import list_pairs, load_pair
 
 if TYPE_CHECKING:
-    from spsbench.models.fetch.cache import Package
+    from spsbench.models.fetch.packages import Package
     from spsbench.report.tables import Cell
     from spsbench.tasks.spec import TaskSpec
 
@@ -78,7 +78,8 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
 
     Example: spsbench get smollm2
     """
-    from spsbench.models.fetch.cache import PREFIX, megabytes, size_of, watched_by
+    from spsbench.models.fetch.cache import megabytes, size_of, watched_by
+    from spsbench.models.fetch.packages import PREFIX
     from spsbench.parts.external.registry import NAMED
 
     engines, pairs = sorted(NAMED), list_pairs()
@@ -121,7 +122,8 @@ class _Wanted:
 
 def _model(package: Package) -> _Wanted:
     from spsbench.models.converted import folder_of
-    from spsbench.models.fetch.cache import PREFIX, locked, remove, remove_part
+    from spsbench.models.fetch.cache import locked, remove, remove_part
+    from spsbench.models.fetch.packages import PREFIX
 
     def take_away() -> int:
         with locked(package.folder, package.name):
@@ -141,7 +143,7 @@ def _engine(name: str) -> _Wanted:
 
 
 def _packages_of(name: str) -> list[Package]:
-    from spsbench.models.fetch.cache import PREFIX, load_package
+    from spsbench.models.fetch.packages import PREFIX, load_package
 
     pair = load_pair(name)
     ids = list(dict.fromkeys((pair.target.id, pair.draft.id)))
@@ -156,6 +158,9 @@ def _packages_of(name: str) -> list[Package]:
     remedy = f"A run fetches it, or {commands}."
     raise UsageError(f"{name} is on the Hugging Face hub.", flag="NAME", remedy=remedy)
 
+
+ELSEWHERE = "NAME:python=PATH/bin/python"
+"""How an engine that is installed elsewhere is named."""
 
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "busy": "yellow", "info": "dim"}
 
@@ -218,13 +223,12 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
 
 def _engines() -> str:
     """Return which external engines are installed here."""
-    from spsbench.cli.listing import OWN
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
 
     entries = [load_entry(name, "NAME") for name in sorted(NAMED)]
     here = [f"{entry.name} {entry.version}" for entry in entries if entry.environment.is_here]
-    return f"installed: {', '.join(here) or 'none'}; elsewhere: {OWN}"
+    return f"installed: {', '.join(here) or 'none'}; elsewhere: {ELSEWHERE}"
 
 
 def _energy() -> str:
@@ -264,7 +268,7 @@ def _pairs() -> Iterator[Check]:
 
 def package_of(name: str) -> Package | None:
     """Return the package that a model comes in; None if it comes from elsewhere."""
-    from spsbench.models.fetch.cache import PREFIX, load_package
+    from spsbench.models.fetch.packages import PREFIX, load_package
 
     return load_package(name, "--target") if name.startswith(PREFIX) else None
 

@@ -12,7 +12,7 @@ from spsbench.base.plugins import unknown
 from spsbench.base.records import OptionValue, Spec
 from spsbench.cli import options
 from spsbench.cli.console import out, present, print_json
-from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
+from spsbench.cli.doctor import ELSEWHERE, model_is_here, package_of, way_to_fetch
 from spsbench.cli.options import takes
 from spsbench.config import list_pairs, list_protocols, load_pair, load_protocol
 
@@ -75,7 +75,6 @@ def _list_runs(folder: Path, *, json: bool, quiet: bool) -> None:
 
 SPSBENCH, NOTHING = "spsbench", "nothing"
 EXTERNAL = "external engine"
-OWN = "NAME:python=PATH/bin/python"
 """How an engine is named that the user has installed."""
 _EXTERNAL_COLUMNS = (EXTERNAL, "version", "greedy", "sampled", "statistics", "installed")
 _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
@@ -305,7 +304,7 @@ def _print_limits(external: Sequence[Row]) -> None:
         more = f" Options: {options}" if options else ""
         sentence = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
         out().print(sentence, style="dim", highlight=False, markup=False)
-    sentence = f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {OWN}.\n"
+    sentence = f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {ELSEWHERE}.\n"
     out().print(sentence, style="dim", highlight=False, markup=False)
 
 

@@ -36,7 +36,8 @@ from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
 from spsbench.store import fresh_directory
-from spsbench.store.opening import PROCESS, RUN_FILE, require_usable
+from spsbench.store.opening import require_usable
+from spsbench.store.schema import PROCESS, RUN_FILE
 from spsbench.tasks.spec import FIELD
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def run(options: RunOptions) -> None:
 
     Example: spsbench run xsum --k 2,4 --drafter model,lookup
     """
-    measure(options)
+    start_run(options)
 
 
 @asks(RunOptions, needed=NEEDED)
@@ -66,7 +67,7 @@ def sweep_k(options: RunOptions) -> None:
             concurrencies(options.concurrency)
         options = replace(options, k=DEFAULT_KS)
         refuse_together("sweep-k", vars(options))  # as if it had been typed
-    measure(options)
+    start_run(options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def merge(options: MergeOptions) -> None:
 
     Example: spsbench merge shard-1 shard-2 --out whole
     """
-    from spsbench.store.opening import read_run
+    from spsbench.store.schema import read_run
 
     for directory in options.shard:
         read_run(directory, "SHARD")  # refused before torch is imported, as what merge_shards refuses is
@@ -108,7 +109,7 @@ def merge(options: MergeOptions) -> None:
     say(f"Everything is in {options.out}", quiet=options.quiet)
 
 
-def measure(options: RunOptions) -> None:
+def start_run(options: RunOptions) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say.
 
     That is here, in several processes, at servers, or the tasks of the field one after another.
@@ -366,8 +367,8 @@ def _conclude(out: Path, directories: Sequence[Path], count: int, command: str) 
     from spsbench.report.sections import render
     from spsbench.stats.summary import summarise
     from spsbench.store import RunStore, read_frames, write_summary
-    from spsbench.store.opening import condition, joined, of_any_board
     from spsbench.store.run import REPORT_FILE
+    from spsbench.store.schema import condition, joined, of_any_board
 
     frames, infos = [], []
     for directory in directories:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base.axes import label
 from spsbench.base.errors import SpsbenchError, UsageError
-from spsbench.store.opening import RUN_FILE, SUMMARY_FILE, read_run, read_summary
+from spsbench.store.schema import RUN_FILE, SUMMARY_FILE, read_run, read_summary
 
 if TYPE_CHECKING:
     from spsbench.report.tables import Table

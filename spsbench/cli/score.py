@@ -180,7 +180,7 @@ def _target(out: Path | None, samples: Path) -> Path:
 
 def score_run(options: ScoreOptions, judging: Judging) -> None:
     """Score the outputs of a run and show its summary."""
-    from spsbench.store.opening import read_run
+    from spsbench.store.schema import read_run
 
     run = options.run_or_samples
     read_run(run)  # what is not a run is refused before torch is imported

@@ -16,7 +16,7 @@ from spsbench.base.plugins import unknown
 from spsbench.cli.console import prose, say
 from spsbench.cli.options import RunOptions
 from spsbench.config import MaterialSettings, RunConfig, resolve
-from spsbench.config.resolve import typed_settings
+from spsbench.config.resolution import typed_settings
 from spsbench.config.together import refuse_together
 from spsbench.config.trust import remember, require_trusted, untyped_code
 

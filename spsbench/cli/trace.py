@@ -71,8 +71,8 @@ def trace(options: TraceOptions) -> None:
     from spsbench.engines.local import EagerEngine
     from spsbench.models.recommended import recommended
     from spsbench.report.trace import Token, TraceWriter, shown_text
-    from spsbench.runner.finalize import token_texts
-    from spsbench.runner.material import find_models
+    from spsbench.runner.finishing import token_texts
+    from spsbench.runner.models import find_models
     from spsbench.runner.room import room_of
     from spsbench.stats.conditions import taken_too_much
 

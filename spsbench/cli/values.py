@@ -65,7 +65,7 @@ def path_in_place_of_number(text: str | None) -> Path | None:
 
 def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
     """Return the seconds of a time, or the default where there is none."""
-    from spsbench.config.resolve import typed_seconds
+    from spsbench.config.resolution import typed_seconds
 
     return default if text is None else typed_seconds(text, flag)
 
@@ -134,7 +134,7 @@ def sampling(options: Common) -> SamplingParams:
     """Return the sampling of ``--temperature``, ``--top-p``, ``--top-k`` and the processing options."""
     from spsbench.base.records import SamplingParams
     from spsbench.cli.options import DrawnOptions, among
-    from spsbench.config.resolve import resolve
+    from spsbench.config.resolution import resolve
 
     drawn = among(DrawnOptions, options)
     temperature = number(drawn.temperature, "--temperature", 0, 1.0)
@@ -158,7 +158,7 @@ def require_machine(options: Common) -> None:
     They are those of a run, whose configuration knows what may be written.
     """
     from spsbench.cli.options import MachineOptions, among
-    from spsbench.config.resolve import resolve, typed_settings
+    from spsbench.config.resolution import resolve, typed_settings
 
     resolve(typed_settings(vars(among(MachineOptions, options))))
 

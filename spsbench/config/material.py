@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from spsbench.config.files import with_draft
 from spsbench.config.models import ModelRef, PairConfig, RunConfig, Turns, prompt_span
-from spsbench.config.resolve import resolve
+from spsbench.config.resolution import resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from spsbench.base.files import ordinary
 from spsbench.base.plugins import names_file
 from spsbench.base.records import Spec
 from spsbench.config.models import UNSAFE, RunConfig
-from spsbench.config.resolve import field_of
+from spsbench.config.resolution import field_of
 
 TASK_ENDINGS = (".yaml", ".yml")
 """Of files that define a task, whose metrics may be Python files."""

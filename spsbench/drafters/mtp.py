@@ -12,16 +12,10 @@ from torch import Tensor
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.plugins import Options
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.heads import (
-    EagleDrafter,
-    EagleModel,
-    EagleTree,
-    HeadTreeDrafter,
-    rows_again,
-    tree_drafter,
-)
+from spsbench.drafters.heads import EagleDrafter, EagleModel, EagleTree, HeadTreeDrafter
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import shape_of
+from spsbench.drafters.trained import rows_again, tree_drafter
 from spsbench.models.assistant import AssistantModel, load_assistant, read_assistant, require_target
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint

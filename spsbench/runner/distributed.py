@@ -30,11 +30,12 @@ from spsbench.runner.conditions import (
     software_of,
     with_sharing,
 )
-from spsbench.runner.execute import Outcome, conclude, execute, note_facts, opened, proof_is_due
-from spsbench.runner.finalize import Scores, unscored
-from spsbench.runner.plan import Plan, Watcher
+from spsbench.runner.execution import Outcome, conclude, execute, note_facts, opened, proof_is_due
+from spsbench.runner.finishing import Scores, unscored
+from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.proof import announce_proof, note_proof
-from spsbench.runner.stopping import Turn, due_turns
+from spsbench.runner.stopping import due_turns
+from spsbench.runner.turns import Turn
 from spsbench.runner.worker import (
     START_S,
     Block,
@@ -48,7 +49,8 @@ from spsbench.runner.worker import (
 )
 from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore
-from spsbench.store.opening import RUN_FILE, check_identity, require_usable
+from spsbench.store.opening import check_identity, require_usable
+from spsbench.store.schema import RUN_FILE
 from spsbench.store.summary_types import Conditions
 from spsbench.tasks.task import Task
 

@@ -22,7 +22,7 @@ from spsbench.models.pair import Pair
 from spsbench.models.source import ModelSource, files_of
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.parts.external.registry import find_peer
-from spsbench.runner.plan import Plan
+from spsbench.runner.planning import Plan
 
 
 def model_folder(source: ModelSource) -> Path:

@@ -42,8 +42,8 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.faults import settle, shortage
 from spsbench.models.pair import Pair
 from spsbench.runner.engines import FAILURES, Attempt, EngineFactory, answers, reason_of
-from spsbench.runner.plan import Plan, Watcher
-from spsbench.runner.stopping import derive_seed
+from spsbench.runner.planning import Plan, Watcher
+from spsbench.runner.turns import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
 from spsbench.store.summary_types import ArmProof, Proof

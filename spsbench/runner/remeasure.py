@@ -17,8 +17,8 @@ from functools import partial
 from spsbench.base.records import Arm, Generation, Sample
 from spsbench.engines.arms import is_peer, is_repeatable
 from spsbench.runner.engines import Attempt, reason_of
-from spsbench.runner.plan import Plan, Watcher
-from spsbench.runner.stopping import Turn, all_turns, derive_seed, together
+from spsbench.runner.planning import Plan, Watcher
+from spsbench.runner.turns import Turn, all_turns, derive_seed, together
 from spsbench.store import RunStore
 from spsbench.store.summary_types import Remeasured, RemeasuringEnd
 from spsbench.store.timings import CLEAN, Round, Timing, disturbed, shares_lost

@@ -26,7 +26,7 @@ from spsbench.models.memory import (
 from spsbench.models.recurrent import state_bytes_of
 
 if TYPE_CHECKING:
-    from spsbench.runner.material import Models
+    from spsbench.runner.models import Models
 
 _GIB = 1 << 30
 _ROW_BYTES = 4  # of a number of a warped row

@@ -31,13 +31,13 @@ from spsbench.models.device import Gpu
 from spsbench.models.pair import Pair
 from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
-from spsbench.runner.execute import facts_of, load, measure, warm_up
-from spsbench.runner.finalize import peak_memory_bytes
-from spsbench.runner.plan import Plan, plan
+from spsbench.runner.execution import facts_of, generated_samples, load, warm_up
+from spsbench.runner.finishing import peak_memory_bytes
+from spsbench.runner.planning import Plan, plan
 from spsbench.runner.proof import proven
-from spsbench.runner.stopping import Turn, all_turns, together
+from spsbench.runner.turns import Turn, all_turns, together
 from spsbench.store import Key, differences
-from spsbench.store.opening import of_any_board
+from spsbench.store.schema import of_any_board
 from spsbench.store.summary_types import Conditions
 
 Work = Literal["measure", "score", "prove"]
@@ -221,7 +221,7 @@ class RunWorker:
 
     def _measure(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:
         turns = [self._turns[item.key] for item in items]
-        for sample in measure(self._plan, self._engines, together(turns), self._pair):
+        for sample in generated_samples(self._plan, self._engines, together(turns), self._pair):
             yield sample.key, sample
 
     def _score(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from spsbench.base.axes import label
 from spsbench.base.records import ELAPSED
 from spsbench.stats.speedup import SEQUENCE, finished, matched_by
-from spsbench.store.opening import condition
+from spsbench.store.schema import condition
 from spsbench.store.summary_types import (
     ArmLosslessness,
     ArmRow,

@@ -21,15 +21,8 @@ from spsbench.base.records import SHARD, Generation, Prompt, Sample
 from spsbench.config.files import read_yaml
 from spsbench.store import checks, codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
-from spsbench.store.opening import (
-    CONFIG_FILE,
-    PROMPTS_FILE,
-    RUN_FILE,
-    condition,
-    differences,
-    joined,
-    of_any_board,
-)
+from spsbench.store.opening import CONFIG_FILE, PROMPTS_FILE
+from spsbench.store.schema import RUN_FILE, condition, differences, joined, of_any_board, read_run
 from spsbench.store.timings import Key, Timing
 
 SAMPLES_FILE = "samples.jsonl"
@@ -130,7 +123,7 @@ class RunStore:
     @classmethod
     def open(cls, directory: Path, *, writable: bool = False) -> Self:
         """Open an existing run, to read it (even while it is running) or, with the lock, to add to it."""
-        run = opening.read_run(directory)
+        run = read_run(directory)
         held = files.acquire_lock(directory, "RUN") if writable else None
         with _released(held):
             return cls(directory, run, held)

@@ -11,7 +11,7 @@ from spsbench.base.records import Prompt
 from spsbench.tasks.thoughts import spoken
 
 if TYPE_CHECKING:
-    from spsbench.tasks.task import TextTokenizer
+    from spsbench.tasks.text_tokenizer import TextTokenizer
 
 Message = dict[str, Any]
 """``role`` and ``content``, and perhaps ``name``, ``tool_calls``, ``tool_call_id``."""

@@ -13,7 +13,8 @@ from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, required_label
 from spsbench.tasks.spec import TaskSpec, template_sha256
-from spsbench.tasks.task import Frame, TaskData, TextTokenizer, YamlTask, describe, task_data
+from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, task_data
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 _END_OF_FENCE = "\n```"
 _FIELDS = ("prompt", "entry_point", "canonical_solution", "test")

@@ -50,7 +50,8 @@ from spsbench.tasks.sources import (
     required_label,
     well_formed,
 )
-from spsbench.tasks.task import Frame, Task, TaskData, TextTokenizer, sha256_of, task_data
+from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
 

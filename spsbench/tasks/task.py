@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.paths import mini_dir, mini_dirs, way_to_install
@@ -19,51 +19,8 @@ from spsbench.tasks.conversation import Conversation
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
 from spsbench.tasks.sources import DataRow, bad_data, fetch, is_blank, read_rows, require_columns, sibling
 from spsbench.tasks.spec import TaskSpec
+from spsbench.tasks.text_tokenizer import TextTokenizer
 from spsbench.tasks.thoughts import opens_thought, spoken
-
-
-class TextTokenizer(Protocol):
-    """Text to token ids and back; ``spsbench.models.tokenizer`` has the real one."""
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether there is one."""
-
-    @property
-    def is_instruct(self) -> bool:
-        """Whether the model learned it."""
-
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text; ``special`` adds what begins a prompt (BOS)."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
-
-    def chat(self, text: str) -> list[int]:
-        """Token ids of a user's message in the chat template, up to where the answer begins."""
-
-    def conversation(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
-    ) -> list[int]:
-        """The same for messages with ``role`` and ``content``; ValueError if the template refuses them.
-
-        ``developer`` is put as ``system`` where the template does not take it.
-        """
-
-    def unused_in(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[str]:
-        """Which of tools, calls of tools and names the template does not write."""
-
-    def template_variables(self) -> set[str]:
-        """What the chat template reads and a caller may set."""
-
-    def with_template_args(self, variables: Mapping[str, Any]) -> TextTokenizer:
-        """The same with these variables of the template."""
-
-    def takes_role(self, role: str) -> bool:
-        """Whether the chat template writes what a message of this role, the first of a chat, says."""
-
-    def begun_chat(self, text: str, answer: str) -> list[int] | None:
-        """The same with the answer's beginning after it; None if the template does not allow one."""
 
 
 @dataclass(frozen=True, slots=True)

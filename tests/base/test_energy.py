@@ -15,9 +15,9 @@ from spsbench.base.energy import FoundMeter, counting, find_nvml, find_rapl
 from spsbench.base.records import Arm, Generation, Prompt, Sample, SamplingParams
 from spsbench.report.results import uncounted
 from spsbench.runner.conditions import meter_of, metered, noted
-from spsbench.runner.stopping import Turn
+from spsbench.runner.turns import Turn
 
-execute = import_module("spsbench.runner.execute")  # the package has a function of the same name
+execute = import_module("spsbench.runner.execution")  # the package has a function of the same name
 
 RANGE_UJ = 262_143_328_850
 
@@ -296,7 +296,7 @@ def test_no_joules_are_kept_of_an_external_engine(monkeypatch: pytest.MonkeyPatc
     groups = [[Turn(Prompt("e", "", (1,), ""), 0, arm, 0, 0)] for arm in arms]
     engines: Any = {arm: SimpleNamespace() for arm in arms}
     pair: Any = None
-    found = list(execute.measure(plan, engines, groups, pair, Read(10.0, 12.5)))
+    found = list(execute.generated_samples(plan, engines, groups, pair, Read(10.0, 12.5)))
     assert [sample.conditions.get("energy_j") for sample in found] == [2.5, None]
 
 

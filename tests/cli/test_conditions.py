@@ -16,7 +16,7 @@ from support.commandline import BRIEF, Cli, Result, journal
 from benchmarks.architectures import saved
 from spsbench.base.errors import SpsbenchError
 from spsbench.models import memory
-from spsbench.runner import material
+from spsbench.runner import models
 
 conditions = importlib.import_module("spsbench.runner.conditions")
 FLAGS = (*BRIEF, "--max-new-tokens", "6", "--set", "warmup=false", "--set", "trace=0", "--quiet")
@@ -141,7 +141,7 @@ def test_other_kernels_of_a_hybrid_are_refused(
     assert recorded(tmp_path / "run")["conditions"][0]["layer_kernels"] == {
         "causal-conv1d": "transformers' reference code"
     }
-    monkeypatch.setattr(material, "kernels_of_config", lambda config: {"causal-conv1d": "causal-conv1d 1.5"})
+    monkeypatch.setattr(models, "kernels_of_config", lambda config: {"causal-conv1d": "causal-conv1d 1.5"})
     refused = cli(*asked, "--limit", "2")
     assert refused.code == 2
     assert "causal-conv1d 1.5" in refused.err

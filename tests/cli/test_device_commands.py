@@ -24,7 +24,7 @@ from support.tiny_models import make_pair, save
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.verify import analytic, parts
 from spsbench.parts.verify.effort import EFFORTS, Effort
-from spsbench.runner.execute import load as load_pair_of
+from spsbench.runner.execution import load as load_pair_of
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 

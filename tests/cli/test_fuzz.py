@@ -84,7 +84,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("spsbench.runner.execute", refuse)
+    monkeypatch.setattr("spsbench.runner.execution", refuse)
     monkeypatch.setattr("spsbench.parts.judge.judge_all", refuse)
     monkeypatch.setattr("spsbench.models.loading.load", refuse)
     monkeypatch.setattr("spsbench.report.figures.draw", lambda measured, **_: Gallery((), ()))

@@ -32,9 +32,9 @@ ENVIRONMENT = os.environ | {
 }
 SHORT = (*map(str, BRIEF), *SMALL)
 RUN = ("run", *SHORT, "--no-proof")
-EXECUTE = "spsbench.runner.execute"
+EXECUTE = "spsbench.runner.execution"
 CASES = {
-    "load": Case([*RUN], "spsbench.runner.material:load_pair"),
+    "load": Case([*RUN], "spsbench.runner.models:load_pair"),
     "warm-up": Case([*RUN, "--out", "warm"], f"{EXECUTE}:warm_up", "SIGHUP"),
     "mid-run": Case([*RUN, "--out", "mid run"], f"{EXECUTE}:measure"),
     "continued": Case([]),

@@ -178,7 +178,7 @@ def test_another_version_is_refused_before_anything_is_measured(
     cluster: None, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This process is given other versions than it has: to its workers, theirs are unlike."""
-    module = importlib.import_module("spsbench.runner.plan")
+    module = importlib.import_module("spsbench.runner.planning")
     whole = module.describe_environment()
     other = whole | {"libraries": whole["libraries"] | {"torch": "9.9"}, "python": "3.99.0"}
     monkeypatch.setattr(module, "describe_environment", lambda: other)
@@ -194,7 +194,7 @@ def test_another_version_is_refused_before_anything_is_measured(
 def test_other_data_on_a_worker_is_refused(
     cluster: None, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = importlib.import_module("spsbench.runner.plan").Plan
+    plan = importlib.import_module("spsbench.runner.planning").Plan
     whole = plan.identity
     monkeypatch.setattr(plan, "identity", lambda self: whole(self) | {"prompt_sha256": "another"})
     refused = cli("run", "xsum", "--threads", "1", "--limit", "1", "--on", "ray", "--out", tmp_path / "run")

@@ -168,7 +168,7 @@ def test_a_short_run_is_timed_until_it_has_met_several_states(
 ) -> None:
     """By a clock that gives each sequence half a second: three of measuring, and five more."""
     ticks = count()
-    monkeypatch.setattr(import_module("spsbench.runner.execute"), "perf_counter", lambda: 0.5 * next(ticks))
+    monkeypatch.setattr(import_module("spsbench.runner.execution"), "perf_counter", lambda: 0.5 * next(ticks))
     monkeypatch.setattr(remeasure, "FEWEST_PROMPTS", 3)
     monkeypatch.setattr(remeasure, "LEAST_S", 5.0)
     result = cli("run", "xsum", *FLAGS, "--out", tmp_path / "run")

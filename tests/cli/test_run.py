@@ -106,7 +106,7 @@ def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: list[str], k: str
 ) -> None:
     asked: list[RunOptions] = []
-    monkeypatch.setattr("spsbench.cli.run.measure", asked.append)
+    monkeypatch.setattr("spsbench.cli.run.start_run", asked.append)
     assert cli("sweep-k", *typed, "--processes", "2").code == 0
     assert cli("sweep-k", *typed).code == 0
     assert [options.k for options in asked] == [k, k]
@@ -144,8 +144,8 @@ def test_code_runs_in_a_sandbox_or_not_at_all(
 def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executing = sys.modules["spsbench.runner.execute"]
-    measure = executing.measure
+    executing = sys.modules["spsbench.runner.execution"]
+    measure = executing.generated_samples
 
     def interrupted(*arguments: Any, **options: Any) -> Iterator[Sample]:
         for sample in measure(*arguments, **options):
@@ -156,7 +156,7 @@ def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(executing, "measure", interrupted)
+            patch.setattr(executing, "generated_samples", interrupted)
             stopped = cli("run", *BRIEF, *SMALL, "--out", "run one")
     finally:
         signal.signal(signal.SIGINT, heard)
@@ -177,7 +177,7 @@ def test_ctrl_c_before_anything_was_measured_leaves_nothing(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["spsbench.runner.material"], "load_pair", interrupted)
+    monkeypatch.setattr(sys.modules["spsbench.runner.models"], "load_pair", interrupted)
     result = cli("run", *SMALL)
     assert result.code == 130
     assert result.err.endswith(
@@ -196,7 +196,7 @@ def test_a_run_that_is_refused_at_loading_leaves_its_named_folder_free(
         raise UnavailableError("no weights.", flag="--target")
 
     with monkeypatch.context() as broken:
-        broken.setattr(sys.modules["spsbench.runner.material"], "load_pair", refused)
+        broken.setattr(sys.modules["spsbench.runner.models"], "load_pair", refused)
         if made_before:
             (tmp_path / "run").mkdir()
         assert cli("run", *SMALL, "--out", tmp_path / "run").code == 3

@@ -20,7 +20,7 @@ from spsbench.base.errors import UsageError
 from spsbench.config import resolve
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.runner import dialogue, plan
-from spsbench.runner.execute import request_of
+from spsbench.runner.execution import request_of
 from spsbench.store import RunStore
 
 FAKE = Path(__file__).parents[1] / "support/reading_engine.py"
@@ -116,7 +116,7 @@ def test_an_arm_that_decoded_after_another_prompt_than_its_own_raises_the_alarm(
         first = given.setdefault(turn.prompt.example_id, turn.prompt.ids)
         return replace(asked, prompt_ids=first)
 
-    monkeypatch.setattr(import_module("spsbench.runner.execute"), "request_of", swapped)
+    monkeypatch.setattr(import_module("spsbench.runner.execution"), "request_of", swapped)
     assert call(*RUN, "--limit", "4", "--out", tmp_path / "run").code == 0
     assert "alarm" in {arm["verdict"] for arm in summary(tmp_path / "run")["losslessness"]["arms"]}
 

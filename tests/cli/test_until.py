@@ -111,7 +111,7 @@ def test_resumed_with_the_same_settings_it_does_nothing_more(
     directory = shutil.copytree(stopped[0], tmp_path / "run")
     before, told = tokens(directory), stopping(directory)
     with monkeypatch.context() as patch:
-        patch.delattr(sys.modules["spsbench.runner.material"], "load_pair")
+        patch.delattr(sys.modules["spsbench.runner.models"], "load_pair")
         again = cli("run", "--resume", directory, "--quiet")
     assert (again.code, tokens(directory), stopping(directory)) == (0, before, told)
 
@@ -131,8 +131,8 @@ def test_resumed_with_the_same_settings_it_does_nothing_more(
 def test_an_interrupted_run_goes_on_to_the_same_end(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: tuple[Path, Result]
 ) -> None:
-    executing, directory = sys.modules["spsbench.runner.execute"], tmp_path / "run"
-    measure = executing.measure
+    executing, directory = sys.modules["spsbench.runner.execution"], tmp_path / "run"
+    measure = executing.generated_samples
 
     def killed(*arguments: Any, **options: Any) -> Iterator[Sample]:
         for number, sample in enumerate(measure(*arguments, **options)):
@@ -142,7 +142,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(
 
     asked = ("run", *POOL, *SHORT, "--until", "ci=50%", "--out", directory, "--quiet")
     with monkeypatch.context() as patch:
-        patch.setattr(executing, "measure", killed)
+        patch.setattr(executing, "generated_samples", killed)
         assert cli(*asked).code == 130
     half = json.loads((directory / "run.json").read_text())
     assert (half["stopping"]["reason"], half["expected_sequences"]) == (None, 40)
@@ -182,7 +182,7 @@ def test_an_earlier_run_says_what_to_expect(cli: Cli, tmp_path: Path) -> None:
 @pytest.fixture
 def _ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sequence takes ten seconds by the budget's clock."""
-    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "perf_counter", FakeClock(10.0).now)
+    monkeypatch.setattr(sys.modules["spsbench.runner.execution"], "perf_counter", FakeClock(10.0).now)
 
 
 @pytest.mark.usefixtures("_ten_seconds_each")

@@ -17,7 +17,7 @@ from support.walking import WRONG, changed, not_waiting, places
 from spsbench.base.errors import UsageError
 from spsbench.base.files import parse_json
 from spsbench.base.paths import mini_dir
-from spsbench.store.opening import read_run, read_summary
+from spsbench.store.schema import read_run, read_summary
 from spsbench.store.shape import fault_of
 from spsbench.store.summary_types import Summary
 

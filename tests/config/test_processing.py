@@ -8,7 +8,7 @@ import pytest
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Processing
 from spsbench.config.models import BeamSettings
-from spsbench.config.resolve import resolve
+from spsbench.config.resolution import resolve
 
 
 def test_settings_are_read(tmp_path: Path) -> None:

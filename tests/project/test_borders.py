@@ -58,6 +58,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert found["names that the core takes from parts"] == 1
     assert found["names of parts by string"] == 1
     assert found["circles of rooms"] == ["cli, parts.whatif"]
+    assert found["circles of files"] == ["cli.run, parts.whatif.study"]
     assert found["arrows between rooms"] == 3
     assert found["options by string"] == 1
     assert found["classes defined twice"] == 1

@@ -16,7 +16,7 @@ import spsbench
 from spsbench.base.axes import identity, label
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import SamplingParams, Spec
-from spsbench.config.resolve import resolve
+from spsbench.config.resolution import resolve
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters import registry
 from spsbench.drafters.checked import DrafterFault

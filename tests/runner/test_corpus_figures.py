@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from spsbench.base.records import Generation, Prompt, Sample
-from spsbench.runner.finalize import _corpus_figures
+from spsbench.runner.finishing import _corpus_figures
 from spsbench.stats.corpus import CorpusMetric
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.task import Task

@@ -23,8 +23,8 @@ from spsbench.runner.distributed import (
     scoring,
     useful_workers,
 )
-from spsbench.runner.plan import Plan, plan
-from spsbench.runner.stopping import all_turns
+from spsbench.runner.planning import Plan, plan
+from spsbench.runner.turns import all_turns
 from spsbench.runner.worker import Introduction
 from spsbench.stats.conditions import unlike, unlike_workers
 from spsbench.store import RunStore

@@ -17,7 +17,7 @@ from spsbench.engines.cuda_graph import CaptureFailed, GraphedEngine, uncaptured
 from spsbench.models import memory as weights
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.runner.engines import NO_GRAPHS, EngineFactory, stock_roles
-from spsbench.runner.plan import plan
+from spsbench.runner.planning import plan
 
 GREEDY = SamplingParams(greedy=True)
 ARMS = (

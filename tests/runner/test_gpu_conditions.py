@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.runner.conditions import comparable
 from spsbench.store import differences
-from spsbench.store.opening import joined
+from spsbench.store.schema import joined
 
 CPU: dict[str, Any] = {"threads": 1, "cpu": "AMD EPYC", "gpus": [], "torch": "2.13.0"}
 GPU = CPU | {

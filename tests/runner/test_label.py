@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from spsbench.config.models import ONNXRUNTIME, TORCH
-from spsbench.config.resolve import resolve
-from spsbench.runner.material import about_weights
-from spsbench.runner.plan import plan
+from spsbench.config.resolution import resolve
+from spsbench.runner.models import about_weights
+from spsbench.runner.planning import plan
 
 ROW = {
     "task_id": "local/0",

@@ -10,8 +10,9 @@ import pytest
 from spsbench.base.errors import UsageError
 from spsbench.cli.settings import read_material
 from spsbench.config import resolve, resolve_material
-from spsbench.runner.material import Material, find_material, find_models
-from spsbench.runner.plan import plan
+from spsbench.runner.material import Material, find_material
+from spsbench.runner.models import find_models
+from spsbench.runner.planning import plan
 
 FLAGS = {"task": "xsum", "limit": 3, "seed": 5, "max_new_tokens": 8, "device": "cpu"}
 
@@ -87,7 +88,7 @@ def test_a_task_that_runs_programs_needs_no_sandbox_where_nothing_scores(
         raise UsageError("a sandbox was looked for.")
 
     # By its module: the room has a function of the same name.
-    monkeypatch.setattr(importlib.import_module("spsbench.runner.plan"), "sandbox_level", asked)
+    monkeypatch.setattr(importlib.import_module("spsbench.runner.planning"), "sandbox_level", asked)
     config = resolve({**FLAGS, "task": "humaneval", "data": "mini"})
     assert plan(config, scores=False).sandbox is None
     with pytest.raises(UsageError, match="looked for"):

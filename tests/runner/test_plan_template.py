@@ -12,9 +12,9 @@ from support.commandline import Cli
 from support.tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
 
 from spsbench.cli.settings import read_material
-from spsbench.config.resolve import resolve
+from spsbench.config.resolution import resolve
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.runner.plan import Plan, plan
+from spsbench.runner.planning import Plan, plan
 
 ROW = {
     "task_id": "local/0",

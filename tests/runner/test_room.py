@@ -139,7 +139,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(
 
     monkeypatch.setattr(room, "require_free", short)
     monkeypatch.setattr(
-        sys.modules["spsbench.runner.material"], "load_pair", lambda *given, **named: pytest.fail("loaded")
+        sys.modules["spsbench.runner.models"], "load_pair", lambda *given, **named: pytest.fail("loaded")
     )
     given = ("--limit", 2, "--no-score", "--k", "2", *more, "--out", tmp_path / "run")
     result = call("run", *SMALL, *given)

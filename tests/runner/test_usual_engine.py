@@ -13,7 +13,7 @@ from spsbench.base.other_layers import REFERENCE
 from spsbench.config import RunConfig, resolve
 from spsbench.models import pair
 from spsbench.runner import plan
-from spsbench.runner.plan import Plan
+from spsbench.runner.planning import Plan
 from spsbench.stats.summary import _of_the_run, engine_of
 
 CUDA = {"task": "xsum", "data": str(BRIEF[1]), "limit": 1, "max_new_tokens": 8, "device": "cuda"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spsbench.runner.finalize import token_texts
+from spsbench.runner.finishing import token_texts
 
 WORDS = {0: "a", 1: " b", 2: "c", 9: ""}
 

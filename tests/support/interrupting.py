@@ -93,7 +93,7 @@ def main(folder: Path) -> None:
     """Every case, one after another, in the folder."""
     for name in (*IMPORTED, "spsbench.parts.whatif.bench.study"):
         importlib.import_module(name)
-    importlib.import_module("spsbench.runner.execute").measured_bandwidth = lambda device: None  # type: ignore[attr-defined]
+    importlib.import_module("spsbench.runner.execution").measured_bandwidth = lambda device: None  # type: ignore[attr-defined]
     os.chdir(folder)
     results: list[dict[str, Any]] = []
     for fields in json.loads((folder / "cases.json").read_text()):

@@ -89,7 +89,7 @@ def survive(kills: int, folder: Path, seed: int = 0) -> dict[str, float]:
     gc.freeze()
     gc.enable()
     # A quarter of so small a run, in which a kill would hit nothing.
-    importlib.import_module("spsbench.runner.execute").measured_bandwidth = lambda device: None  # type: ignore[attr-defined]
+    importlib.import_module("spsbench.runner.execution").measured_bandwidth = lambda device: None  # type: ignore[attr-defined]
     started = time.monotonic()
     assert not attempt(folder / "whole", None)
     whole_s = time.monotonic() - started

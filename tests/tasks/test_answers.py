@@ -14,7 +14,7 @@ from spsbench.base.records import Prompt
 from spsbench.parts.judge import judge
 from spsbench.tasks.answers import ExtractionChoice, completion_of, extraction_identity, extraction_rule
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 TASK = load_task("humaneval")
 PROMPT = 'from math import pi\n\n\ndef area(r):\n    """Area of a disc."""\n'

@@ -12,7 +12,7 @@ import pytest
 from spsbench.base.errors import UnavailableError
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.docstrings import names_in, read_docstrings
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 PROSE = " ".join(["The buffer is filled from the file, and what is left of it stays for the next call."] * 5)
 OTHER = PROSE.replace("buffer", "queue")

@@ -19,7 +19,8 @@ from spsbench.base.records import Prompt
 from spsbench.models import downloads
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.spec import FIELD_TASKS
-from spsbench.tasks.task import TaskData, TextTokenizer, YamlTask
+from spsbench.tasks.task import TaskData, YamlTask
+from spsbench.tasks.text_tokenizer import TextTokenizer
 from training.field import write_field
 
 Rows = list[dict[str, Any]]

@@ -13,8 +13,8 @@ from spsbench.base.errors import UsageError
 from spsbench.base.paths import data_dir
 from spsbench.base.records import Prompt
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.task import TextTokenizer
 from spsbench.tasks.text import sentence_per_line
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 TASK = load_task("cnndm")
 ARTICLE = "A storm came over the hills. " * 20

@@ -13,7 +13,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Prompt
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 TASK = load_task("humaneval")
 ROW = {

@@ -19,7 +19,7 @@ from spsbench.config import resolve
 from spsbench.engines.arms import task_and_arms
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.prompts import PromptsTask, read_prompts_file
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 Write = Callable[..., Path]
 

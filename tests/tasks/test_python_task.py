@@ -15,7 +15,7 @@ from spsbench.base.records import Example, SamplingParams
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.kind import PythonTask, TaskKind
 from spsbench.tasks.metrics.registry import metric_kinds
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 EXAMPLES = [Example(str(number), {"n": number}, reference=str(number + 1)) for number in range(6)]
 

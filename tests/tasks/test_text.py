@@ -12,7 +12,7 @@ import yaml
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.metrics.builtin import final_number
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples/gsm8k.yaml"
 ROWS = [

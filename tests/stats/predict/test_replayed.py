@@ -16,7 +16,7 @@ from spsbench.stats.predict.costs import replayed
 from spsbench.stats.predict.factors import residual_cause, residual_factors
 from spsbench.stats.summary import summarise
 from spsbench.store import read_frames
-from spsbench.store.opening import read_run
+from spsbench.store.schema import read_run
 from spsbench.store.summary_types import ArmRow
 
 TEXTS = {f"p{i}": np.random.default_rng(i).uniform(0.2, 1.0, 15 + i) for i in range(6)}

@@ -28,7 +28,6 @@ from spsbench.models.source import is_stateful, keeps_states
 from spsbench.parts.external.registry import find_peer
 from spsbench.parts.judge import sandbox_level
 from spsbench.runner.claims import Claim, claims
-from spsbench.runner.dialogue import with_later_turns
 from spsbench.runner.engines import (
     UsualEngine,
     require_own_weights,
@@ -36,7 +35,9 @@ from spsbench.runner.engines import (
     stock_models,
     usual_engine,
 )
-from spsbench.runner.material import Material, Models, read_prompts
+from spsbench.runner.later_turns import with_later_turns
+from spsbench.runner.material import Material, read_prompts
+from spsbench.runner.models import Models
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME

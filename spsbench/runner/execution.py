@@ -40,15 +40,16 @@ from spsbench.parts.external.engine import PeerEngine
 from spsbench.runner import conditions, stopping
 from spsbench.runner.dialogue import Dialogues, Unasked
 from spsbench.runner.engines import FAILURES, Attempt, answers, reason_of
-from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
+from spsbench.runner.finishing import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
-from spsbench.runner.plan import Plan, Watcher
+from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.remeasure import Read, Remeasuring, is_due
+from spsbench.runner.turns import Turn, all_turns, together
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore
-from spsbench.store.opening import RUN_FILE
+from spsbench.store.schema import RUN_FILE
 from spsbench.store.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
@@ -139,7 +140,7 @@ def proof_is_due(store: RunStore) -> bool:
 def _generate(
     plan: Plan,
     store: RunStore,
-    missing: list[stopping.Turn],
+    missing: list[Turn],
     watcher: Watcher,
     now: Conditions,
     rule: stopping.StoppingRule | None,
@@ -192,7 +193,7 @@ def _generate(
                 if due:
                     timer.measure(due, rule, len(peers.left_out), watcher)
                 else:
-                    warm_up(plan, engines, next(stopping.all_turns(plan)))
+                    warm_up(plan, engines, next(all_turns(plan)))
                 timer.measure_again(watcher)
             store.note(peak_memory_bytes=peak_memory_bytes(), **device_peak(plan.device))
             _note_peers(store, peers)
@@ -212,26 +213,28 @@ class _Timer:
     condition: int
 
     @property
-    def _ask_turns(self) -> Callable[[stopping.Turn], stopping.Turn]:
+    def _ask_turns(self) -> Callable[[Turn], Turn]:
         return Dialogues(self.plan, self.store).asked
 
     def measure(
-        self, due: list[stopping.Turn], rule: stopping.StoppingRule | None, left_out: int, watcher: Watcher
+        self, due: list[Turn], rule: stopping.StoppingRule | None, left_out: int, watcher: Watcher
     ) -> None:
         """Measure the turns that are due; with a ``rule`` as many as it allows."""
         plan, store = self.plan, self.store
         watcher.started(plan.total, plan.total - len(due), plan.arms)
-        first = due[0] if due[0].prompt.ids else next(stopping.all_turns(plan))
+        first = due[0] if due[0].prompt.ids else next(all_turns(plan))
         failed = warm_up(plan, self.engines, first)
         due = _turns_without(failed, due, store, watcher)
         store.note(proof=None)
-        groups = stopping.together(due)
+        groups = together(due)
         if rule is not None:
             rule.leave_out(left_out + len(failed))
             rule.note(store, ended=False)
             stopping.foretell(plan, store, rule, watcher)
             groups = rule.until_over(groups)
-        made = measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu, asked=self._ask_turns)
+        made = generated_samples(
+            plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu, asked=self._ask_turns
+        )
         for sample in made:
             sample.condition = self.condition
             store.append(sample)
@@ -245,8 +248,8 @@ class _Timer:
         """Time again what CPU contention disturbed, and all of a short run."""
         Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
-    def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
-        return measure(
+    def _anew(self, groups: Iterable[list[Turn]], read: Read) -> Iterator[Sample]:
+        return generated_samples(
             self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu, self._ask_turns
         )
 
@@ -377,15 +380,15 @@ def _note_peers(store: RunStore, peers: PeerArms) -> None:
     store.note(engines=engines, verification_rule=rules, engines_left_out=left_out)
 
 
-def measure(
+def generated_samples(
     plan: Plan,
     engines: dict[Arm, Engine],
-    groups: Iterable[list[stopping.Turn]],
+    groups: Iterable[list[Turn]],
     pair: Pair,
     meter: EnergyMeter | None = None,
     read: Read | None = None,
     gpu: Gpu | None = None,
-    asked: Callable[[stopping.Turn], stopping.Turn] | None = None,
+    asked: Callable[[Turn], Turn] | None = None,
 ) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
@@ -396,7 +399,7 @@ def measure(
     read = read or partial(_read, pair)
     traced = set(plan.everyone[: plan.config.trace])
     for due in groups:
-        group = list[stopping.Turn]()
+        group = list[Turn]()
         for turn in due:
             try:
                 group.append(turn if asked is None else asked(turn))
@@ -434,7 +437,7 @@ def _worker(engine: Engine) -> int | None:
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
-def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
+def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
     return Request(
         prompt_ids=turn.prompt.ids,
         max_new_tokens=plan.max_new_tokens,
@@ -446,7 +449,7 @@ def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
     )
 
 
-def _read(pair: Pair, turn: stopping.Turn, answer: Attempt) -> Sample:
+def _read(pair: Pair, turn: Turn, answer: Attempt) -> Sample:
     """Return the sample of an answer, read again by an uncached forward."""
     generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
@@ -470,8 +473,8 @@ def _of_conversation(prompt: Prompt) -> dict[str, Any]:
 
 
 def _turns_without(
-    failed: Mapping[Arm, str], due: list[stopping.Turn], store: RunStore, watcher: Watcher
-) -> list[stopping.Turn]:
+    failed: Mapping[Arm, str], due: list[Turn], store: RunStore, watcher: Watcher
+) -> list[Turn]:
     """Return the turns of the arms that did not fail while they were warmed up; note the others.
 
     Raises:
@@ -492,7 +495,7 @@ def _turns_without(
     return rest
 
 
-def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> dict[Arm, str]:
+def warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> dict[Arm, str]:
     """Generate and drop some tokens of every arm: a shape's first forward is slow, and no arm should pay it.
 
     Returns:
@@ -502,7 +505,7 @@ def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> dic
     failed: dict[Arm, str] = {}
     if plan.config.warmup:
         for arm, engine in engines.items():
-            request = request_of(plan, stopping.Turn(first.prompt, first.sample_index, arm, 0, first.seed))
+            request = request_of(plan, Turn(first.prompt, first.sample_index, arm, 0, first.seed))
             short = replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS))
             try:
                 engine.generate(short)

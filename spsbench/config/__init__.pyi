@@ -1,0 +1,33 @@
+"""What a run is asked to do: validated settings and where they come from."""
+
+from spsbench.base.addresses import withheld as withheld
+from spsbench.config.files import is_file_name as is_file_name
+from spsbench.config.files import list_pairs as list_pairs
+from spsbench.config.files import list_protocols as list_protocols
+from spsbench.config.files import load_pair as load_pair
+from spsbench.config.files import load_paper as load_paper
+from spsbench.config.files import load_protocol as load_protocol
+from spsbench.config.files import model_name as model_name
+from spsbench.config.files import pair_name as pair_name
+from spsbench.config.files import read_yaml as read_yaml
+from spsbench.config.files import validate as validate
+from spsbench.config.files import with_draft as with_draft
+from spsbench.config.material import MaterialSettings as MaterialSettings
+from spsbench.config.material import resolve_material as resolve_material
+from spsbench.config.models import MAX_BATCH as MAX_BATCH
+from spsbench.config.models import MAX_K as MAX_K
+from spsbench.config.models import NGRAMS as NGRAMS
+from spsbench.config.models import ONNXRUNTIME as ONNXRUNTIME
+from spsbench.config.models import TORCH as TORCH
+from spsbench.config.models import ModelRef as ModelRef
+from spsbench.config.models import PairConfig as PairConfig
+from spsbench.config.models import PaperConfig as PaperConfig
+from spsbench.config.models import RunConfig as RunConfig
+from spsbench.config.models import chosen_backend as chosen_backend
+from spsbench.config.models import parse_ks as parse_ks
+from spsbench.config.resolution import resolve as resolve
+from spsbench.config.together import is_given as is_given
+from spsbench.config.together import refuse_together as refuse_together
+from spsbench.config.trust import CODE as CODE
+from spsbench.config.trust import code_in as code_in
+from spsbench.config.trust import require_typed as require_typed

@@ -1,0 +1,32 @@
+"""From a configuration to a finished run: plan everything, measure the arms in turns, finalize."""
+
+from spsbench.runner.distributed import execute_on as execute_on
+from spsbench.runner.engines import EngineFactory as EngineFactory
+from spsbench.runner.execution import Outcome as Outcome
+from spsbench.runner.execution import execute as execute
+from spsbench.runner.execution import load as load
+from spsbench.runner.execution import require_continuable as require_continuable
+from spsbench.runner.finishing import finalize as finalize
+from spsbench.runner.finishing import score as score
+from spsbench.runner.forecast import duration as duration
+from spsbench.runner.foreign_texts import REPORTED as REPORTED
+from spsbench.runner.foreign_texts import Audit as Audit
+from spsbench.runner.foreign_texts import Foreign as Foreign
+from spsbench.runner.foreign_texts import Reader as Reader
+from spsbench.runner.foreign_texts import is_exact as is_exact
+from spsbench.runner.foreign_texts import reading_of as reading_of
+from spsbench.runner.foreign_texts import told_in as told_in
+from spsbench.runner.material import Material as Material
+from spsbench.runner.material import find_material as find_material
+from spsbench.runner.models import Models as Models
+from spsbench.runner.models import find_models as find_models
+from spsbench.runner.peers import model_folder as model_folder
+from spsbench.runner.planning import Plan as Plan
+from spsbench.runner.planning import Watcher as Watcher
+from spsbench.runner.planning import plan as plan
+from spsbench.runner.planning import require_decoder as require_decoder
+from spsbench.runner.room import room_of as room_of
+from spsbench.runner.stopping import Reason as Reason
+from spsbench.runner.stopping import StoppingRule as StoppingRule
+from spsbench.runner.turns import derive_seed as derive_seed
+from spsbench.runner.turns import interleaved as interleaved
