@@ -30,7 +30,7 @@ from spsbench.base.environment import describe_environment
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.protocol import PeerGone
 from spsbench.config import resolve
-from spsbench.parts.audit.command import subject_of
+from spsbench.parts.audit.course import subject_of
 from spsbench.parts.audit.engine_audit import Effort
 from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.registry import PeerKind

@@ -9,8 +9,9 @@ from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, Exhibit, Release
 from spsbench.base.records import SamplingParams, Spec
-from spsbench.parts.audit.command import DRAWS, TOKENS, at_contexts
+from spsbench.parts.audit.course import at_contexts
 from spsbench.parts.audit.engine_audit import Effort, EngineAudit, SettingResult, Subject
+from spsbench.parts.audit.options import DRAWS, TOKENS
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import PeerKind, peer_in
 from spsbench.stats.losslessness import ALARM

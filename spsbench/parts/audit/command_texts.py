@@ -12,7 +12,8 @@ from spsbench.cli import Common, present, say, values
 from spsbench.config import MaterialSettings, resolve_material
 from spsbench.models import require_located
 from spsbench.parts.audit import EVIDENCE_KEY
-from spsbench.parts.audit.command import AuditOptions, conclude, print_rows, watch
+from spsbench.parts.audit.course import conclude, print_rows, watch
+from spsbench.parts.audit.options import AuditOptions
 from spsbench.tasks import read_lines
 
 if TYPE_CHECKING:

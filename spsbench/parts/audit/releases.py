@@ -30,8 +30,9 @@ from spsbench.report import NOTHING, interval
 
 if TYPE_CHECKING:
     from spsbench.base import Ask, Peer
-    from spsbench.parts.audit.command import AuditOptions, Course
+    from spsbench.parts.audit.course import Course
     from spsbench.parts.audit.engine_audit import Subject
+    from spsbench.parts.audit.options import AuditOptions
     from spsbench.parts.external.install import Entry
     from spsbench.parts.external.registry import PeerKind
 
@@ -173,7 +174,7 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
     from spsbench.base import unknown
     from spsbench.cli import continued_by, typed
     from spsbench.models import megabytes, require_disk
-    from spsbench.parts.audit.command import settings_asked
+    from spsbench.parts.audit.options import settings_asked
     from spsbench.parts.external.install import Environment, load_entry
     from spsbench.parts.external.registry import NAMED, name_of, peer_in
 
@@ -279,7 +280,7 @@ class _Course:
 
     def _audited(self, version: str) -> Release:
         """Audit an installed release, and compare its speed with the newest one's."""
-        from spsbench.parts.audit.command import audited, conclude
+        from spsbench.parts.audit.course import audited, conclude
 
         kind = self._kind(version)
         wanted = replace(self._wanted, engine=kind.name, out=self._folder / version)

@@ -41,7 +41,7 @@ from spsbench.drafters import ModelDrafter
 from spsbench.models import CausalLM
 from spsbench.parts.verify import draft_faults
 from spsbench.parts.verify.effort import FAULTS
-from spsbench.runner import stopping as schedule
+from spsbench.runner import turns as schedule
 
 Swap = tuple[Any, str, Any]
 

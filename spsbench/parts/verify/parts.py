@@ -20,7 +20,7 @@ from spsbench.engines import EagerEngine
 from spsbench.law import EXACT, NotAFunction, Scene, TableModel, random_rows, worst_difference
 from spsbench.parts.verify.effort import Finding, Sizes, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest, written
-from spsbench.runner import turns
+from spsbench.runner import interleaved
 from spsbench.testing import described as difference_shown
 from spsbench.testing import scenes, small_tree
 
@@ -284,7 +284,7 @@ def run_seeds(subject: SamplerUnderTest) -> list[int]:
     sps = Arm("sps", subject.k, EAGER, "tested", subject.sampling)
     arms = [replace(sps, method="ars", k=0), sps, replace(sps, method="draft", k=0)]
     prompts = [Prompt(str(number), "", (0,), "") for number in range(_EXAMPLES)]
-    return [turn.seed for turn in turns(prompts, _SAMPLES, arms, subject.seed)]
+    return [turn.seed for turn in interleaved(prompts, _SAMPLES, arms, subject.seed)]
 
 
 def long_stream(subject: SamplerUnderTest, n: int) -> Numbers:

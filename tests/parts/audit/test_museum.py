@@ -22,8 +22,8 @@ from benchmarks.museum.visit import Room, Visited, kind_in, visit
 from spsbench.base.errors import UnavailableError
 from spsbench.base.protocol import Ask, Load, Sampling
 from spsbench.base.records import SamplingParams
-from spsbench.parts.audit.command import TOKENS
 from spsbench.parts.audit.engine_audit import Effort, Subject
+from spsbench.parts.audit.options import TOKENS
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.verify.served import Served

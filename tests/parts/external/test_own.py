@@ -23,7 +23,7 @@ from spsbench.config.trust import remember, require_trusted
 from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.registry import find_peer, peer_in
 
-plan = importlib.import_module("spsbench.runner.plan")
+plan = importlib.import_module("spsbench.runner.planning")
 
 QUICK = ("--no-proof", "--no-score", "--remeasure", "0")
 

@@ -25,7 +25,7 @@ from spsbench.parts.verify.parts import (
     uniform_p,
 )
 from spsbench.parts.verify.subject import SamplerUnderTest
-from spsbench.runner import stopping as schedule
+from spsbench.runner import turns as schedule
 
 CPU = torch.device("cpu")
 BLOCK = 1024

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, Load, SpsbenchError, UsageError
 from spsbench.config import refuse_together
-from spsbench.parts.audit.command import AuditOptions, Course, conclude
-from spsbench.parts.audit.command import audited as drawn
+from spsbench.parts.audit.course import Course, conclude
+from spsbench.parts.audit.course import audited as drawn
 from spsbench.parts.audit.gate.inside import Function, Inside
+from spsbench.parts.audit.options import AuditOptions
 
 if TYPE_CHECKING:
     from spsbench.parts.audit.engine_audit import Row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from spsbench.base import (
 )
 from spsbench.cli import (
     LOAD_IN_ROUNDS,
-    Common,
     asks,
     continued_by,
     options,
@@ -35,6 +34,7 @@ from spsbench.cli import (
 )
 from spsbench.cli import written as command_of
 from spsbench.config import MaterialSettings, ModelRef, refuse_together
+from spsbench.parts.whatif.commands.options import AdviseOptions
 from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
@@ -63,42 +63,6 @@ _LIVE_TOKENS = 96
 """Of an output in the live run, whose interval is over prompts: many of them tell more than long ones."""
 _ENDING_S = 15.0
 """What the live run takes besides its sequences, and the half of a prompt that it ends late."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdviseOptions(Common):
-    """The options of ``advise``; those from ``hardware`` on are of hardware that is not here."""
-
-    task: str | None
-    pair: str | None
-    target: str | None
-    draft: list[str] | None
-    data: str | None
-    limit: str | None
-    k: str | None
-    drafter: str | None
-    tree: str | None
-    sampling: str | None
-    budget: str | None
-    choose: str | None
-    format: str | None
-    times: Path | None
-    out: Path | None
-    no_check: bool
-    turns: str | None
-    temperature: str | None
-    top_p: str | None
-    top_k: str | None
-    max_new_tokens: str | None
-    seed: str | None
-    device: str | None
-    dtype: str | None
-    threads: str | None
-    backend: str | None
-    hardware: str | None
-    alpha: str | None
-    batch: str | None
-    context: str | None
 
 
 @asks(

@@ -16,7 +16,7 @@ from spsbench.config import ModelRef, is_given
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spsbench.parts.whatif.commands.advise import AdviseOptions
+    from spsbench.parts.whatif.commands.options import AdviseOptions
     from spsbench.parts.whatif.hardware.decoder import Decoder
     from spsbench.parts.whatif.hardware.roofline import Accelerator, Models
 

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from spsbench.base import FIXED, UnavailableError, UsageError, make_folder
-from spsbench.cli import Common, asks, options, present, say, values
+from spsbench.cli import asks, options, present, say, values
 from spsbench.config import refuse_together
+from spsbench.parts.whatif.commands.options import ReplayOptions
 from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, times_of, written_of
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayOptions(Common):
-    """The options of ``replay``."""
-
-    run: Path | None
-    drafter: str | None
-    draft: list[str] | None
-    k: str | None
-    curve: bool
-    explain: bool
-    tree: str | None
-    rule: str | None
-    policy: str | None
-    sampling: str | None
-    budget: str | None
-    times: Path | None
-    out: Path | None
-    pair: str | None
-    target: str | None
-    temperature: str | None
-    top_p: str | None
-    top_k: str | None
-    device: str | None
-    dtype: str | None
-    backend: str | None
-    threads: str | None
 
 
 @asks(

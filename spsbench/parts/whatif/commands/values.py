@@ -14,7 +14,7 @@ from spsbench.config import refuse_together
 if TYPE_CHECKING:
     from spsbench.base import Spec
     from spsbench.models import Pair
-    from spsbench.parts.whatif.commands.replay import ReplayOptions
+    from spsbench.parts.whatif.commands.options import ReplayOptions
     from spsbench.parts.whatif.replay.study import Sought
     from spsbench.parts.whatif.replay.texts import Written
     from spsbench.parts.whatif.replay.times import Calibration

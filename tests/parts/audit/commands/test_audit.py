@@ -14,7 +14,7 @@ from support.foreign_texts import TOKENS, written
 
 from spsbench.base.paths import mini_dir
 from spsbench.base.protocol import Described
-from spsbench.parts.audit.command import print_rows
+from spsbench.parts.audit.course import print_rows
 from spsbench.report import judgement
 
 TARGET = ("--target", mini_dir() / "target", "--dtype", "float32")

@@ -73,7 +73,7 @@ def test_a_finished_paper_measures_nothing_again(
     def refused(*arguments: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load", refused)
+    monkeypatch.setattr(sys.modules["spsbench.runner.execution"], "load", refused)
     again = cli("paper", "--resume", whole[0])
     assert again.code == 0, again.err
     assert "Table 1 and Figure 1" in " ".join(again.out.split())
