@@ -19,7 +19,8 @@ from spsbench.cli.options import MachineOptions as MachineOptions
 from spsbench.cli.options import RunOptions as RunOptions
 from spsbench.cli.options import among as among
 from spsbench.cli.options import asks as asks
-from spsbench.cli.options import takes as takes
+from spsbench.cli.options import option as option
+from spsbench.cli.options import option_of as option_of
 from spsbench.cli.progress import watching as watching
 from spsbench.cli.report import derive as derive
 from spsbench.cli.report import read as read

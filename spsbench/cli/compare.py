@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import GateFailed, SpsbenchError, UsageError
-from spsbench.cli import options
 from spsbench.cli.console import present, say
-from spsbench.cli.options import takes
+from spsbench.cli.options import Common, asks, option
 from spsbench.cli.values import share
 
 if TYPE_CHECKING:
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from spsbench.store.summary_types import Divergence
 
 
-@takes(
-    "a b arm gate force",
-    {
-        options.FIRST: {
-            "A": "Run directory of the reference.",
-            "B": "Run directory that is compared with it.",
-            "--arm A=B...": (
-                "Compare this arm of A with that arm of B; may be repeated. Default: arms of one name, and "
-                "where each run has one SpS arm these two."
-            ),
-            "--gate SHARE": (
-                "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of "
-                "the 95% interval."
-            ),
-            "--force": "Compare even runs of different tasks or models.",
-        }
-    },
-)
-def compare(
-    a: Path, b: Path, arm: list[str] | None, gate: str | None, force: bool, json: bool, quiet: bool
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(Common):
+    """The options of ``compare``."""
+
+    a: Path = option("A", "Run directory of the reference.")
+    b: Path = option("B", "Run directory that is compared with it.")
+    arm: list[str] | None = option(
+        "--arm A=B...",
+        "Compare this arm of A with that arm of B; may be repeated. Default: arms of one name, and "
+        "where each run has one SpS arm these two.",
+    )
+    gate: str | None = option(
+        "--gate SHARE",
+        "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of "
+        "the 95% interval.",
+    )
+    force: bool = option("--force", "Compare even runs of different tasks or models.")
+
+
+@asks(CompareOptions)
+def compare(asked: CompareOptions) -> None:
     """Compare two runs, paired by prompt: times, tokens, metrics.
 
     Example: spsbench compare results/A results/B --gate 2%
@@ -50,24 +50,24 @@ def compare(
     from spsbench.stats.comparison import compare as compare_sides
     from spsbench.stats.comparison import slower, undecided
 
-    allowed = None if gate is None else share(gate, "--gate", zero=True)
-    compared = compare_sides(_side(a), _side(b), _named_pairs(arm or ()))
-    _require_comparable(compared, gated=allowed is not None, force=force)
-    ask_again(compared, a, b)
+    allowed = None if asked.gate is None else share(asked.gate, "--gate", zero=True)
+    compared = compare_sides(_side(asked.a), _side(asked.b), _named_pairs(asked.arm or ()))
+    _require_comparable(compared, gated=allowed is not None, force=asked.force)
+    ask_again(compared, asked.a, asked.b)
     from spsbench.report.results import compared_screen
 
-    present(lambda: compared, lambda: compared_screen(compared), json=json, quiet=quiet)
+    present(lambda: compared, lambda: compared_screen(compared), json=asked.json, quiet=asked.quiet)
     if allowed is None:
         return
     if lost := [*map(unfinished, compared["unfinished"])]:
         raise GateFailed(f"times of B do not stand for its prompts: {'; '.join(lost)}.", flag="--gate")
     if failed := slower(compared, allowed):
-        raise GateFailed(f"B is slower than A by more than {gate}: {'; '.join(failed)}.", flag="--gate")
+        raise GateFailed(f"B is slower than A by more than {asked.gate}: {'; '.join(failed)}.", flag="--gate")
     if open_arms := undecided(compared, allowed):
         say(
-            f"Not slower by more than {gate} beyond doubt, but too few prompts to exclude it: "
+            f"Not slower by more than {asked.gate} beyond doubt, but too few prompts to exclude it: "
             f"{', '.join(open_arms)}.",
-            quiet=quiet,
+            quiet=asked.quiet,
         )
 
 

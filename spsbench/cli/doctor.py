@@ -12,9 +12,8 @@ from spsbench.base.axes import RELEASE
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.paths import EMBEDDED, embedded_dir, way_to_install
 from spsbench.base.plugins import unknown
-from spsbench.cli import options
 from spsbench.cli.console import Transfers, out, present, print_json
-from spsbench.cli.options import takes
+from spsbench.cli.options import Common, asks, option
 from spsbench.config import list_pairs, load_pair
 
 if TYPE_CHECKING:
@@ -23,31 +22,43 @@ if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
 
 
-@takes(
-    "folder target task limit",
-    {
-        options.FIRST: {
-            "[FOLDER]": "A trained drafter's folder: what it is, and how engines read it.",
-            "--target MODEL": "Measure what this model accepts of it under each reading.",
-            "--task TASK": "Prompts for that; as of `run`.",
-            "--limit N": "The first N of them. Default: 8.",
-        }
-    },
-)
-def doctor(
-    folder: Path | None, target: str | None, task: str | None, limit: str | None, json: bool, quiet: bool
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(Common):
+    """The options of ``doctor``."""
+
+    folder: Path | None = option(
+        "[FOLDER]", "A trained drafter's folder: what it is, and how engines read it."
+    )
+    target: str | None = option("--target MODEL", "Measure what this model accepts of it under each reading.")
+    task: str | None = option("--task TASK", "Prompts for that; as of `run`.")
+    limit: str | None = option("--limit N", "The first N of them. Default: 8.")
+
+
+@asks(DoctorOptions)
+def doctor(asked: DoctorOptions) -> None:
     """Show what this machine can run, or of a trained drafter's folder what it is and how engines read it.
 
     Example: spsbench doctor
     """
-    if folder is not None:
+    if asked.folder is not None:
         from spsbench.cli.drafter_folder import examine_folder
 
-        examine_folder(folder, target=target, task=task, limit=limit, json=json, quiet=quiet)
+        examine_folder(
+            asked.folder,
+            target=asked.target,
+            task=asked.task,
+            limit=asked.limit,
+            json=asked.json,
+            quiet=asked.quiet,
+        )
         return
     if given := next(
-        (flag for flag, value in (("--target", target), ("--task", task), ("--limit", limit)) if value), ""
+        (
+            flag
+            for flag, value in (("--target", asked.target), ("--task", asked.task), ("--limit", asked.limit))
+            if value
+        ),
+        "",
     ):
         raise UsageError(f"{given} is for a drafter's folder.", flag=given, remedy="Name it: doctor FOLDER.")
     from spsbench.report.tables import Styled, Table, left
@@ -58,22 +69,22 @@ def doctor(
         for check in checks
     ]
     table = Table([left(whole=True), left(whole=True), left()], rows, names=2)
-    present(lambda: [asdict(check) for check in checks], table.as_rich, json=json, quiet=quiet)
+    present(lambda: [asdict(check) for check in checks], table.as_rich, json=asked.json, quiet=asked.quiet)
     broken = [check.what for check in checks if check.state == "broken"]
     if broken:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")
 
 
-@takes(
-    "name remove",
-    {
-        options.FIRST: {
-            "NAME": "A pair or an engine, see `spsbench list`; an engine also as NAME@VERSION.",
-            "--remove": "Remove what was fetched or installed.",
-        }
-    },
-)
-def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class GetOptions(Common):
+    """The options of ``get``."""
+
+    name: str = option("NAME", "A pair or an engine, see `spsbench list`; an engine also as NAME@VERSION.")
+    remove: bool = option("--remove", "Remove what was fetched or installed.")
+
+
+@asks(GetOptions)
+def get(asked: GetOptions) -> None:
     """Fetch a pair's models or install an external engine, or remove it; the download's size is shown first.
 
     Example: spsbench get smollm2
@@ -83,29 +94,29 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
     from spsbench.parts.external.registry import NAMED
 
     engines, pairs = sorted(NAMED), list_pairs()
-    if name.partition(RELEASE)[0] in engines:
-        wanted = [_engine(name)]
-    elif (pair := name.removeprefix(PREFIX)) in pairs:
+    if asked.name.partition(RELEASE)[0] in engines:
+        wanted = [_engine(asked.name)]
+    elif (pair := asked.name.removeprefix(PREFIX)) in pairs:
         wanted = [_model(package) for package in _packages_of(pair)]
     else:
-        raise unknown(name, sorted([*pairs, *engines]), "NAME", sort="pair or engine")
+        raise unknown(asked.name, sorted([*pairs, *engines]), "NAME", sort="pair or engine")
     rows = []
-    with watched_by(Transfers(quiet=quiet or json)):
+    with watched_by(Transfers(quiet=asked.quiet or asked.json)):
         for each in wanted:
             freed = 0
-            if remove:
+            if asked.remove:
                 freed = each.remove()
             else:
                 each.fetch()
             size = size_of(each.folder)
             rows.append(each.facts | {"folder": str(each.folder), "bytes": size, "freed_bytes": freed})
-            if not remove:
+            if not asked.remove:
                 sentence = f"{each.name} is in {each.folder} ({megabytes(size)})."
             else:
                 gone = f"is gone: {megabytes(freed)} freed" if freed else "was not here"
                 sentence = f"{each.name} {gone}."
-            out(quiet=quiet or json).print(sentence, soft_wrap=True, markup=False)
-    if json:
+            out(quiet=asked.quiet or asked.json).print(sentence, soft_wrap=True, markup=False)
+    if asked.json:
         print_json(rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,9 @@ from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.paths import embedded_dir, results_dir, way_to_install
 from spsbench.base.plugins import unknown
 from spsbench.base.records import OptionValue, Spec
-from spsbench.cli import options
 from spsbench.cli.console import out, present, print_json
 from spsbench.cli.doctor import ELSEWHERE, model_is_here, package_of, way_to_fetch
-from spsbench.cli.options import takes
+from spsbench.cli.options import Common, asks, option
 from spsbench.config import list_pairs, list_protocols, load_pair, load_protocol
 
 if TYPE_CHECKING:
@@ -26,35 +26,36 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-@takes(
-    "what folder",
-    {
-        options.FIRST: {
-            "[WHAT]": (
-                "tasks, pairs, protocols, drafters, rules, policies, engines, metrics or runs. Default: all "
-                "but runs."
-            ),
-            "[FOLDER]": "Where the runs are, at any depth. Default: results/.",
-        }
-    },
-)
-def list_(what: str | None, folder: Path | None, json: bool, quiet: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(Common):
+    """The options of ``list``."""
+
+    what: str | None = option(
+        "[WHAT]",
+        "tasks, pairs, protocols, drafters, rules, policies, engines, metrics or runs. Default: all "
+        "but runs.",
+    )
+    folder: Path | None = option("[FOLDER]", "Where the runs are, at any depth. Default: results/.")
+
+
+@asks(ListOptions)
+def list_(asked: ListOptions) -> None:
     """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics; or the runs of a folder.
 
     Example: spsbench list drafters
     """
-    if what == RUNS:
-        _list_runs(folder or results_dir(), json=json, quiet=quiet)
+    if asked.what == RUNS:
+        _list_runs(asked.folder or results_dir(), json=asked.json, quiet=asked.quiet)
         return
-    if folder is not None:
-        why = f"{folder} is given, and {what or 'what can be named'} is not in a folder."
+    if asked.folder is not None:
+        why = f"{asked.folder} is given, and {asked.what or 'what can be named'} is not in a folder."
         raise UsageError(why, flag="FOLDER", remedy="Leave it out, or list runs.")
-    if what is not None and what not in LISTS:
-        raise unknown(what, (*LISTS, RUNS), "WHAT")
-    found = {name: LISTS[name]() for name in (LISTS if what is None else [what])}
-    if json:
+    if asked.what is not None and asked.what not in LISTS:
+        raise unknown(asked.what, (*LISTS, RUNS), "WHAT")
+    found = {name: LISTS[name]() for name in (LISTS if asked.what is None else [asked.what])}
+    if asked.json:
         print_json(found)
-    elif not quiet:
+    elif not asked.quiet:
         for name, rows in found.items():
             external = [row for row in rows if EXTERNAL in row]
             _print_table(name, [row for row in rows if EXTERNAL not in row])
@@ -210,7 +211,7 @@ def _external_engines() -> list[Row]:
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
 
-    def row(name: str) -> Row:
+    def facts_of(name: str) -> Row:
         entry = load_entry(name, "WHAT")
         here, options_known = entry.environment.is_here, NAMED[name].options
         rules = entry.rules
@@ -230,7 +231,7 @@ def _external_engines() -> list[Row]:
             "from": entry.package,
         }
 
-    return [row(name) for name in sorted(NAMED)]
+    return [facts_of(name) for name in sorted(NAMED)]
 
 
 def _metrics() -> list[Row]:

@@ -1,4 +1,4 @@
-"""Every option of the command line, declared once: a row says how it is typed and what it does.
+"""Every option of the command line, declared once: a field, whose row says how it is typed and what it does.
 
 Rows are written as in a usage text: ``--seed N``, ``--no-score``, ``--set KEY=VALUE...`` (may be repeated),
 ``[TASK]``, ``SHARD...``. Those of ``run`` are here; the other commands choose among them and add their own.
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -38,140 +38,46 @@ DRAFTING = "Drafting and acceptance"
 MACHINE = "Machine and models"
 OUTPUT = "Output"
 
-Panels = Mapping[str | None, Mapping[str, str]]
+
+class OptionRow(NamedTuple):
+    """How an option is typed, what it does, and its panel in the help."""
+
+    spec: str
+    text: str
+    panel: str | None
+
+
+def option(spec: str, text: str, panel: str | None = FIRST, *, required: bool = False) -> Any:
+    """A field of a command's options, which is the whole declaration of one.
+
+    Args:
+        required: an argument always is, but in brackets.
+    """
+    told = {_ROW: OptionRow(spec, text, panel)}
+    if required or not spec.startswith(("--", "[")):
+        return field(metadata=told)
+    return field(default=None if " " in spec or spec.startswith("[") else False, metadata=told)
+
+
+def option_of(model: type[Common], name: str) -> Any:
+    """A field that is declared as the one of another command's options."""
+    return option(*_rows(model)[name])
+
+
+_ROW = "row"
+
+
+def _rows(model: type[Common]) -> dict[str, OptionRow]:
+    return {each.name: each.metadata[_ROW] for each in fields(model) if _ROW in each.metadata}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """The options of every command: JSON on stdout, and nothing but errors."""
 
-    json: bool = False
-    quiet: bool = False
+    json: bool = option("--json", "Print the result as JSON, and nothing else on stdout.", OUTPUT)
+    quiet: bool = option("--quiet", "Print nothing but errors (and JSON with --json).", OUTPUT)
 
-
-RUN: Panels = {
-    FIRST: {
-        "[TASK]": (
-            "A name of `spsbench list tasks`; a file of prompts or of a task's data (.jsonl, .json, "
-            ".parquet, .txt); a task's YAML file; or file.py:attribute. Default: the pair's task, else "
-            "xsum."
-        ),
-        "--pair NAME": "Target and draft by name, see `spsbench list pairs`. Default: mini.",
-        "--target MODEL": "Target model: hub id, perhaps with @REVISION, folder or GGUF file.",
-        "--draft MODEL": "Draft model, in the same forms.",
-        "--data SOURCE": "official, mini or a file. Default: mini with a synthetic pair, else official.",
-        "--limit N": "Number of prompts, or a range of them: 10-20. Default: the protocol's.",
-        "--k LIST": (
-            "Lookahead K: 4, 0,2,4 or 0..7; 0 is ArS; adaptive leaves it to a policy. Default: 4; sweep-k: "
-            "0..7."
-        ),
-        "--drafter LIST": "What proposes tokens, e.g. model,lookup. Default: model.",
-        "--sampling LIST": (
-            "Presets of the task, e.g. nucleus,greedy; model, from generation_config.json; beam:width=4."
-        ),
-        "--seed N": "Random seed. Default: 0.",
-        "--out DIR": "Run directory. Default: a new one in results/.",
-    },
-    WHAT: {
-        "--protocol NAME": "Limits by name, see `spsbench list protocols`. Default: quick.",
-        "--id LIST": "Only the prompts with these ids, e.g. HumanEval/3,HumanEval/8.",
-        "--tag KEY=VALUE...": "A note that run.json and every table carry, e.g. gpu=a; may be repeated.",
-        "--samples N": "Sequences per prompt and arm.",
-        "--shard I/N": "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them.",
-        "--until ci=X%,TIME": (
-            "Stop when every speedup's 95% interval, valid at every look, is within X% of it: ci=5%; after "
-            "so much measuring, at the end of a prompt: 5min; at the first of both: ci=5%,5min."
-        ),
-        "--remeasure TIME": (
-            "Time again what contention disturbed (above 2% of a timing), for at most this long; 0: not at "
-            "all. Default: as long as the measuring took, 30s for a short run."
-        ),
-        "--arms LIST": "Methods: ars, sps, draft. Default: ars,sps.",
-        "--config FILE": "Settings from YAML, e.g. an earlier run's config.yaml.",
-        "--set KEY=VALUE...": (
-            "A setting of config.yaml, e.g. warmup=false, or trace=8, prompts whose tokens are recorded; "
-            "may be repeated."
-        ),
-        "--no-score": "Generate only; compute no metric.",
-        "--no-proof": "Skip the extra sequences of the losslessness test.",
-        "--unsafe-exec": "Run generated programs even without a sandbox; the run records it.",
-        "--extract auto|none|fence": (
-            "How code is read from chat answers: begun for the model (auto), as it is, or from its fence."
-        ),
-        "--turns WHICH": (
-            "Of a user's turns ask first, last, all (after the file's answers), or own: each after the arm's "
-            "own. Default: last of `messages`; own of mt-bench, which only `run` asks."
-        ),
-        "--trust": (
-            "Let the settings of somebody else's run import files, start commands, ask servers and leave the "
-            "sandbox."
-        ),
-    },
-    SAMPLING: {
-        "--temperature T": "Temperature, above 0. Default: the sampling's.",
-        "--top-p P": "Nucleus mass, above 0 to 1. Default: the sampling's.",
-        "--top-k N": "Keep the N most probable tokens; 0 keeps all. Default: the sampling's.",
-        "--process NAME=VALUE...": (
-            "Change logits before a token is drawn, e.g. min_p=0.1:typical_p=0.9; may be repeated. "
-            f"Names: {', '.join(PROCESSING)}."
-        ),
-        "--max-new-tokens N": "Most new tokens of an output. Default: the task's.",
-        "--fixed-length": "Ignore EOS and stop strings, so that all outputs have the same length.",
-        "--chat-template auto|none": "Whether to use the tokenizer's chat template. Default: auto.",
-        "--template-arg NAME=VALUE...": (
-            "A variable of the chat template, e.g. enable_thinking=false; may be repeated."
-        ),
-    },
-    DRAFTING: {
-        "--rule LIST": (
-            "What accepts draft tokens. Default: modified-rejection; of trees recursive-rejection."
-        ),
-        "--policy LIST": "How many tokens a loop drafts, up to K. Default: fixed, always K.",
-        "--tree SHAPES": (
-            "How drafts branch: chain; siblings by depth, e.g. 4,2,1 (K is its depth); dynamic:N, the N most "
-            "probable nodes down to K; or several, as in chain+4,2,1. Default: chain."
-        ),
-    },
-    MACHINE: {
-        "--engine LIST": (
-            'What runs the loops, see `spsbench list engines`; any program as worker:"COMMAND"; a server as '
-            "openai:URL. Default: eager; on CUDA graphed, if every arm can be captured."
-        ),
-        "--batch LIST": "Batch sizes, each arm at each: 1,2,4,8. Default: 1.",
-        "--concurrency LIST": (
-            "Requests in flight at servers: 1,2,4,8. With --engine openai:URL[,openai:URL]."
-        ),
-        "--device NAME": "auto, cpu, cuda, cuda:N or mps. Default: auto.",
-        "--dtype NAME": (
-            "auto, float32, bfloat16, float16, int8 or int4. With a + how weights are quantised and what is "
-            "computed in: bfloat16+int8. Another one for the draft: auto:draft=int8. Default: auto."
-        ),
-        "--device-map MAP": (
-            "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and "
-            "devices."
-        ),
-        "--threads auto|N": (
-            "CPU threads. Default: auto, by the target's size and the CPUs that others leave."
-        ),
-        "--backend NAME": (
-            "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models."
-        ),
-        "--tensor-parallel N": (
-            "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ... The draft is "
-            "in the first; with N:draft=replicated in all."
-        ),
-        "--processes N": "Repeat in N fresh processes; intervals over all of them.",
-        "--on WHERE": "Spread prompts over workers: ray (this machine) or ray://HOST:PORT.",
-    },
-    OUTPUT: {
-        "--resume DIR": "Continue the run in DIR with its own settings.",
-        "--fail-on LIST": "Gates that exit 4 if failed: lossless, parity, untrusted (times).",
-        "--expect HASH": "Exit 4 unless the hash of all token ids begins with HASH.",
-        "--allow-mixed": "Continue although threads, backend, versions or hardware changed.",
-        "--json": "Print the result as JSON, and nothing else on stdout.",
-        "--quiet": "Print nothing but errors (and JSON with --json).",
-    },
-}
 
 NEEDED = "engine device"
 """Beside those without a panel, what ``run --help`` shows."""
@@ -181,81 +87,213 @@ NEEDED = "engine device"
 class RunOptions(Common):
     """The options of ``run`` and ``sweep-k`` as typed; what was not typed is None, False for a switch."""
 
-    task: str | None = None
-    pair: str | None = None
-    target: str | None = None
-    draft: str | None = None
-    data: str | None = None
-    limit: str | None = None
-    k: str | None = None
-    drafter: str | None = None
-    sampling: str | None = None
-    seed: str | None = None
-    out: Path | None = None
-    protocol: str | None = None
-    id: str | None = None
-    tag: list[str] | None = None
-    samples: str | None = None
-    shard: str | None = None
-    until: str | None = None
-    remeasure: str | None = None
-    arms: str | None = None
-    config: Path | None = None
-    set: list[str] | None = None
-    no_score: bool = False
-    no_proof: bool = False
-    unsafe_exec: bool = False
-    extract: str | None = None
-    turns: str | None = None
-    trust: bool = False
-    temperature: str | None = None
-    top_p: str | None = None
-    top_k: str | None = None
-    max_new_tokens: str | None = None
-    fixed_length: bool = False
-    chat_template: str | None = None
-    template_arg: list[str] | None = None
-    process: list[str] | None = None
-    rule: str | None = None
-    policy: str | None = None
-    tree: str | None = None
-    engine: str | None = None
-    batch: str | None = None
-    concurrency: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    device_map: str | None = None
-    threads: str | None = None
-    backend: str | None = None
-    tensor_parallel: str | None = None
-    processes: str | None = None
-    on: str | None = None
-    resume: Path | None = None
-    fail_on: str | None = None
-    expect: str | None = None
-    allow_mixed: bool = False
+    task: str | None = option(
+        "[TASK]",
+        "A name of `spsbench list tasks`; a file of prompts or of a task's data (.jsonl, .json, "
+        ".parquet, .txt); a task's YAML file; or file.py:attribute. Default: the pair's task, else "
+        "xsum.",
+    )
+    pair: str | None = option(
+        "--pair NAME", "Target and draft by name, see `spsbench list pairs`. Default: mini."
+    )
+    target: str | None = option(
+        "--target MODEL", "Target model: hub id, perhaps with @REVISION, folder or GGUF file."
+    )
+    draft: str | None = option("--draft MODEL", "Draft model, in the same forms.")
+    data: str | None = option(
+        "--data SOURCE", "official, mini or a file. Default: mini with a synthetic pair, else official."
+    )
+    limit: str | None = option(
+        "--limit N", "Number of prompts, or a range of them: 10-20. Default: the protocol's."
+    )
+    k: str | None = option(
+        "--k LIST",
+        "Lookahead K: 4, 0,2,4 or 0..7; 0 is ArS; adaptive leaves it to a policy. Default: 4; sweep-k: 0..7.",
+    )
+    drafter: str | None = option("--drafter LIST", "What proposes tokens, e.g. model,lookup. Default: model.")
+    sampling: str | None = option(
+        "--sampling LIST",
+        "Presets of the task, e.g. nucleus,greedy; model, from generation_config.json; beam:width=4.",
+    )
+    seed: str | None = option("--seed N", "Random seed. Default: 0.")
+    out: Path | None = option("--out DIR", "Run directory. Default: a new one in results/.")
+    protocol: str | None = option(
+        "--protocol NAME", "Limits by name, see `spsbench list protocols`. Default: quick.", WHAT
+    )
+    id: str | None = option(
+        "--id LIST", "Only the prompts with these ids, e.g. HumanEval/3,HumanEval/8.", WHAT
+    )
+    tag: list[str] | None = option(
+        "--tag KEY=VALUE...", "A note that run.json and every table carry, e.g. gpu=a; may be repeated.", WHAT
+    )
+    samples: str | None = option("--samples N", "Sequences per prompt and arm.", WHAT)
+    shard: str | None = option(
+        "--shard I/N", "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them.", WHAT
+    )
+    until: str | None = option(
+        "--until ci=X%,TIME",
+        "Stop when every speedup's 95% interval, valid at every look, is within X% of it: ci=5%; after "
+        "so much measuring, at the end of a prompt: 5min; at the first of both: ci=5%,5min.",
+        WHAT,
+    )
+    remeasure: str | None = option(
+        "--remeasure TIME",
+        "Time again what contention disturbed (above 2% of a timing), for at most this long; 0: not at "
+        "all. Default: as long as the measuring took, 30s for a short run.",
+        WHAT,
+    )
+    arms: str | None = option("--arms LIST", "Methods: ars, sps, draft. Default: ars,sps.", WHAT)
+    config: Path | None = option(
+        "--config FILE", "Settings from YAML, e.g. an earlier run's config.yaml.", WHAT
+    )
+    set: list[str] | None = option(
+        "--set KEY=VALUE...",
+        "A setting of config.yaml, e.g. warmup=false, or trace=8, prompts whose tokens are recorded; "
+        "may be repeated.",
+        WHAT,
+    )
+    no_score: bool = option("--no-score", "Generate only; compute no metric.", WHAT)
+    no_proof: bool = option("--no-proof", "Skip the extra sequences of the losslessness test.", WHAT)
+    unsafe_exec: bool = option(
+        "--unsafe-exec", "Run generated programs even without a sandbox; the run records it.", WHAT
+    )
+    extract: str | None = option(
+        "--extract auto|none|fence",
+        "How code is read from chat answers: begun for the model (auto), as it is, or from its fence.",
+        WHAT,
+    )
+    turns: str | None = option(
+        "--turns WHICH",
+        "Of a user's turns ask first, last, all (after the file's answers), or own: each after the arm's "
+        "own. Default: last of `messages`; own of mt-bench, which only `run` asks.",
+        WHAT,
+    )
+    trust: bool = option(
+        "--trust",
+        "Let the settings of somebody else's run import files, start commands, ask servers and leave the "
+        "sandbox.",
+        WHAT,
+    )
+    temperature: str | None = option(
+        "--temperature T", "Temperature, above 0. Default: the sampling's.", SAMPLING
+    )
+    top_p: str | None = option("--top-p P", "Nucleus mass, above 0 to 1. Default: the sampling's.", SAMPLING)
+    top_k: str | None = option(
+        "--top-k N", "Keep the N most probable tokens; 0 keeps all. Default: the sampling's.", SAMPLING
+    )
+    max_new_tokens: str | None = option(
+        "--max-new-tokens N", "Most new tokens of an output. Default: the task's.", SAMPLING
+    )
+    fixed_length: bool = option(
+        "--fixed-length", "Ignore EOS and stop strings, so that all outputs have the same length.", SAMPLING
+    )
+    chat_template: str | None = option(
+        "--chat-template auto|none", "Whether to use the tokenizer's chat template. Default: auto.", SAMPLING
+    )
+    template_arg: list[str] | None = option(
+        "--template-arg NAME=VALUE...",
+        "A variable of the chat template, e.g. enable_thinking=false; may be repeated.",
+        SAMPLING,
+    )
+    process: list[str] | None = option(
+        "--process NAME=VALUE...",
+        "Change logits before a token is drawn, e.g. min_p=0.1:typical_p=0.9; may be repeated. "
+        f"Names: {', '.join(PROCESSING)}.",
+        SAMPLING,
+    )
+    rule: str | None = option(
+        "--rule LIST",
+        "What accepts draft tokens. Default: modified-rejection; of trees recursive-rejection.",
+        DRAFTING,
+    )
+    policy: str | None = option(
+        "--policy LIST", "How many tokens a loop drafts, up to K. Default: fixed, always K.", DRAFTING
+    )
+    tree: str | None = option(
+        "--tree SHAPES",
+        "How drafts branch: chain; siblings by depth, e.g. 4,2,1 (K is its depth); dynamic:N, the N most "
+        "probable nodes down to K; or several, as in chain+4,2,1. Default: chain.",
+        DRAFTING,
+    )
+    engine: str | None = option(
+        "--engine LIST",
+        'What runs the loops, see `spsbench list engines`; any program as worker:"COMMAND"; a server as '
+        "openai:URL. Default: eager; on CUDA graphed, if every arm can be captured.",
+        MACHINE,
+    )
+    batch: str | None = option("--batch LIST", "Batch sizes, each arm at each: 1,2,4,8. Default: 1.", MACHINE)
+    concurrency: str | None = option(
+        "--concurrency LIST",
+        "Requests in flight at servers: 1,2,4,8. With --engine openai:URL[,openai:URL].",
+        MACHINE,
+    )
+    device: str | None = option("--device NAME", "auto, cpu, cuda, cuda:N or mps. Default: auto.", MACHINE)
+    dtype: str | None = option(
+        "--dtype NAME",
+        "auto, float32, bfloat16, float16, int8 or int4. With a + how weights are quantised and what is "
+        "computed in: bfloat16+int8. Another one for the draft: auto:draft=int8. Default: auto.",
+        MACHINE,
+    )
+    device_map: str | None = option(
+        "--device-map MAP",
+        "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and devices.",
+        MACHINE,
+    )
+    threads: str | None = option(
+        "--threads auto|N",
+        "CPU threads. Default: auto, by the target's size and the CPUs that others leave.",
+        MACHINE,
+    )
+    backend: str | None = option(
+        "--backend NAME",
+        "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models.",
+        MACHINE,
+    )
+    tensor_parallel: str | None = option(
+        "--tensor-parallel N",
+        "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ... The draft is "
+        "in the first; with N:draft=replicated in all.",
+        MACHINE,
+    )
+    processes: str | None = option(
+        "--processes N", "Repeat in N fresh processes; intervals over all of them.", MACHINE
+    )
+    on: str | None = option(
+        "--on WHERE", "Spread prompts over workers: ray (this machine) or ray://HOST:PORT.", MACHINE
+    )
+    resume: Path | None = option("--resume DIR", "Continue the run in DIR with its own settings.", OUTPUT)
+    fail_on: str | None = option(
+        "--fail-on LIST", "Gates that exit 4 if failed: lossless, parity, untrusted (times).", OUTPUT
+    )
+    expect: str | None = option(
+        "--expect HASH", "Exit 4 unless the hash of all token ids begins with HASH.", OUTPUT
+    )
+    allow_mixed: bool = option(
+        "--allow-mixed", "Continue although threads, backend, versions or hardware changed.", OUTPUT
+    )
 
 
-OF_SAMPLES = {
-    "--sampling LIST": "Presets of the task, e.g. nucleus,greedy; or model, from generation_config.json."
-}
-"""Which law is sampled, of a command that takes no exact search."""
+@dataclass(frozen=True, kw_only=True)
+class PresetOptions(Common):
+    """Which law is sampled, of a command that takes no exact search."""
 
-OF_TEXTS = {
-    "--temperature T": "Temperature of texts that record none; 0 is greedy. Default: 1.",
-    "--top-p P": "Nucleus mass of texts that record none. Default: 1.",
-    "--top-k N": "Most probable tokens, of texts that record none. Default: all.",
-}
-"""How the texts of a file were drawn."""
+    sampling: str | None = option(
+        "--sampling LIST", "Presets of the task, e.g. nucleus,greedy; or model, from generation_config.json."
+    )
+
+
+TEMPERATURE_OF_TEXTS = "Temperature of texts that record none; 0 is greedy. Default: 1."
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOptions(Common):
-    """How texts were drawn: the options of ``OF_TEXTS``, and ``--process``."""
+    """How the texts of a file were drawn."""
 
-    temperature: str | None = None
-    top_p: str | None = None
-    top_k: str | None = None
+    temperature: str | None = option("--temperature T", TEMPERATURE_OF_TEXTS, SAMPLING)
+    top_p: str | None = option("--top-p P", "Nucleus mass of texts that record none. Default: 1.", SAMPLING)
+    top_k: str | None = option(
+        "--top-k N", "Most probable tokens, of texts that record none. Default: all.", SAMPLING
+    )
     process: list[str] | None = None
 
 
@@ -268,31 +306,6 @@ class MachineOptions(Common):
     dtype: str | None = None
     backend: str | None = None
     threads: str | None = None
-
-
-_PATHS = ("DIR", "FILE", "FOLDER", "RUN")
-_PATH_ARGUMENTS = ("A", "B", "FOLDER", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
-"""Values that are paths."""
-
-
-def takes(
-    names: str, own: Panels | None = None, *, required: str = ""
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of these names, in this order: its own, else those of ``run``.
-
-    Every command has ``--json`` and ``--quiet``. An option is optional but ``required``, an argument is
-    required but in brackets.
-    """
-    known = _known(own, required)
-
-    def give(function: Callable[..., None]) -> Callable[..., None]:
-        def command(**params: Any) -> None:
-            function(**_of_the_command(params))
-
-        listed = (*names.split(), "json", "quiet")
-        return _described(command, function.__doc__, [known[name] for name in listed])
-
-    return give
 
 
 AskedT = TypeVar("AskedT", bound=Common)
@@ -309,16 +322,16 @@ def among(model: type[AskedT], options: Common, /, **fixed: object) -> AskedT:
 
 
 def asks(
-    model: type[AskedT], own: Panels | None = None, *, required: str = "", needed: str = ""
+    model: type[AskedT], *, needed: str = ""
 ) -> Callable[[Callable[[AskedT], None]], Callable[..., None]]:
     """Give a command the options that are the fields of ``model``, in their order, and an instance of it.
 
-    As ``takes`` for the rest; a field has the type that its row says, which a test holds. Where there are
-    more than ``MANY``, ``--help`` shows those without a panel and the ``needed`` ones.
+    A field without a row of its own is declared as that of ``run``. Where there are more than ``MANY``,
+    ``--help`` shows those without a panel and the ``needed`` ones.
     """
-    known = _known(own, required)
     common = [field.name for field in fields(Common)]
     names = [*(field.name for field in fields(model) if field.name not in common), *common]
+    known = _parameters(RunOptions) | _parameters(model)
 
     def give(function: Callable[[AskedT], None]) -> Callable[..., None]:
         def command(**params: Any) -> None:
@@ -333,17 +346,6 @@ def asks(
         return _described(command, function.__doc__, wanted)
 
     return give
-
-
-def _known(own: Panels | None, required: str) -> dict[str, Parameter]:
-    """Every option by its name: those of ``run``, and a command's own instead."""
-    parameters = (
-        _parameter(spec, text, panel, required)
-        for panels in (RUN, own or {})
-        for panel, rows in panels.items()
-        for spec, text in rows.items()
-    )
-    return {parameter.name: parameter for parameter in parameters}
 
 
 def _of_the_command(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,27 +383,34 @@ def _described(
     return command
 
 
-def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parameter:
-    """What typer makes an option or an argument of."""
-    flag, _, metavar = spec.removesuffix("...").partition(" ") if spec.startswith("--") else ("", "", spec)
-    name = re.sub(r"\W+", "_", flag.lstrip("-") or metavar.strip("[.]").lower())
-    repeated, plain = spec.rstrip("]").endswith("..."), metavar.strip("[.]")
-    value: Any = Path if plain in (_PATHS if flag else _PATH_ARGUMENTS) else str
-    value = bool if flag and not metavar else list[value] if repeated else value
-    given: dict[str, Any] = {
-        "help": text,
-        "show_default": False,
-        "autocompletion": _completer(spec, text),
-        "rich_help_panel": panel,
+def _parameters(model: type[Common]) -> dict[str, Parameter]:
+    """What typer makes options and arguments of, by name: the fields that have rows."""
+    types = get_type_hints(model)
+    return {
+        each.name: _parameter(each.name, each.metadata[_ROW], types[each.name], each.default)
+        for each in fields(model)
+        if _ROW in each.metadata
     }
-    if flag:
+
+
+def _parameter(name: str, row: OptionRow, of_type: Any, default: Any) -> Parameter:
+    given: dict[str, Any] = {
+        "help": row.text,
+        "show_default": False,
+        "autocompletion": _completer(row.spec, row.text),
+        "rich_help_panel": row.panel,
+    }
+    if row.spec.startswith("--"):
+        flag, _, metavar = row.spec.removesuffix("...").partition(" ")
         info: Any = typer.Option(flag, metavar=metavar, **given)
-        default = False if value is bool else Parameter.empty if name == required else None
     else:
-        info = typer.Argument(metavar=metavar.strip("[.]"), **given)
-        default = None if metavar.startswith("[") else Parameter.empty
-    annotation: Any = Annotated[value | None if default is None else value, info]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        info = typer.Argument(metavar=row.spec.strip("[.]"), **given)
+    return Parameter(
+        name,
+        Parameter.KEYWORD_ONLY,
+        default=Parameter.empty if default is MISSING else default,
+        annotation=Annotated[of_type, info],
+    )
 
 
 _RUN_DIRECTORIES = ("--alpha A|RUN", "--resume DIR", "A", "B", "RUN or SAMPLES", "SHARD", "RUN")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.paths import results_dir
-from spsbench.cli import options
 from spsbench.cli.console import out as console
 from spsbench.cli.console import print_json, say
-from spsbench.cli.options import takes
+from spsbench.cli.options import Common, asks, option
 from spsbench.cli.run import resume_command
 
 if TYPE_CHECKING:
@@ -21,41 +21,46 @@ if TYPE_CHECKING:
     from spsbench.report.measured import Measured
 
 
-@takes(
-    "run html csv latex out",
-    {
-        options.FIRST: {
-            "[RUN...]": ("Run directories; several are shown side by side. Default: the latest in results/."),
-            "--html": "Write an HTML page with figures and token traces.",
-            "--csv": "Print tidy CSV, one line an arm, and nothing else on stdout.",
-            "--latex": "Print LaTeX tables (booktabs), and nothing else on stdout.",
-            "--out FILE": (
-                "Where --html writes. Default: report.html in the run, comparison.html for several."
-            ),
-        }
-    },
-)
-def report(
-    run: list[Path] | None, html: bool, csv: bool, latex: bool, out: Path | None, json: bool, quiet: bool
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Common):
+    """The options of ``report``."""
+
+    run: list[Path] | None = option(
+        "[RUN...]", "Run directories; several are shown side by side. Default: the latest in results/."
+    )
+    html: bool = option("--html", "Write an HTML page with figures and token traces.")
+    csv: bool = option("--csv", "Print tidy CSV, one line an arm, and nothing else on stdout.")
+    latex: bool = option("--latex", "Print LaTeX tables (booktabs), and nothing else on stdout.")
+    out: Path | None = option(
+        "--out FILE", "Where --html writes. Default: report.html in the run, comparison.html for several."
+    )
+
+
+@asks(ReportOptions)
+def report(asked: ReportOptions) -> None:
     """Show a finished run again, and write its report and figures.
 
     Example: spsbench report results/RUN --html
     """
     from spsbench.store import latest
 
-    runs, problems = _readable(list(dict.fromkeys(run or [latest(results_dir())])))
-    alone = csv or latex or json  # stdout is for another program: no figures unless a page is asked for
-    _print(runs, csv=csv, latex=latex, json=json, quiet=quiet)
+    runs, problems = _readable(list(dict.fromkeys(asked.run or [latest(results_dir())])))
+    alone = (
+        asked.csv or asked.latex or asked.json
+    )  # stdout is for another program: no figures unless a page is asked for
+    _print(runs, csv=asked.csv, latex=asked.latex, json=asked.json, quiet=asked.quiet)
     galleries = []
     for directory, measured in runs:  # the tables came first, since figures take seconds
         if not measured.summary["complete"]:
-            say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
-        if html or not alone:
-            galleries.append(write(directory, measured, narrow=html))
-            say(f"The report is in {directory / 'report.md'}", quiet=quiet)
-    if html:
-        say(f"The page is in {_write_page(runs, galleries, out)}", quiet=quiet)
+            say(
+                f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}",
+                quiet=asked.quiet,
+            )
+        if asked.html or not alone:
+            galleries.append(write(directory, measured, narrow=asked.html))
+            say(f"The report is in {directory / 'report.md'}", quiet=asked.quiet)
+    if asked.html:
+        say(f"The page is in {_write_page(runs, galleries, asked.out)}", quiet=asked.quiet)
     if problems:
         raise problems[0]
 

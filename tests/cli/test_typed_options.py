@@ -1,26 +1,17 @@
-"""The options of a command as a model: a field for each row, of the type that the row says."""
+"""The options of a command as a model: each field is an option."""
 
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer.main
 
 from spsbench.cli.main import COMMANDS, app
-from spsbench.cli.options import (
-    FIRST,
-    OF_TEXTS,
-    Common,
-    DrawnOptions,
-    MachineOptions,
-    RunOptions,
-    among,
-    asks,
-)
+from spsbench.cli.options import Common, DrawnOptions, MachineOptions, RunOptions, among, asks, option
 
 MODELS = {name: command.__asked__ for name, command in COMMANDS.items() if hasattr(command, "__asked__")}
 GROUP: Any = typer.main.get_command(app)
@@ -44,35 +35,49 @@ def test_a_field_has_the_type_of_its_row(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_row_is_written_as_its_field_is_typed(name: str) -> None:
+    """A switch has no value; what may be repeated is a list; what is in brackets may be left out."""
+    model = MODELS[name]
+    hints = get_type_hints(model)
+    for each in fields(model):
+        if (row := each.metadata.get("row")) is None:
+            continue
+        hint = hints[each.name]
+        values = set(typing.get_args(hint)) or {hint}
+        assert (bool in values) == (row.spec.startswith("--") and " " not in row.spec), row.spec
+        repeated = any(typing.get_origin(value) is list or value is list for value in (hint, *values))
+        assert repeated == row.spec.rstrip("]").endswith("..."), row.spec
+        assert (type(None) in values or bool in values) == (each.default is not MISSING), row.spec
+        assert row.spec.startswith("--") or row.spec.startswith("[") == (type(None) in values), row.spec
+
+
 def test_a_command_is_called_with_its_model() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Asked(Common):
-        run: Path
-        much: str | None
-        plain: bool
+        run: Path = option("RUN", "A run.")
+        much: str | None = option("--much N", "How much.")
+        plain: bool = option("--plain", "Plainly.")
+        needed: str = option("--needed N", "Always.", required=True)
+        seed: str | None
 
     seen: list[Asked] = []
 
-    @asks(Asked, {FIRST: {"RUN": "A run.", "--much N": "How much.", "--plain": "Plainly."}})
+    @asks(Asked)
     def command(asked: Asked) -> None:
         """Do it."""
         seen.append(asked)
 
     app = typer.Typer(add_completion=False)
     app.command()(command)
-    app(["results", "--much", "3", "--json"], standalone_mode=False)
-    assert seen == [Asked(run=Path("results"), much="3", plain=False, json=True, quiet=False)]
-    assert types(command) == {"run": Path, "much": str | None, "plain": bool, "json": bool, "quiet": bool}
-
-
-@pytest.mark.parametrize("model", [DrawnOptions, MachineOptions])
-def test_a_part_of_the_options_has_their_types(model: type[Common]) -> None:
-    @asks(model, {FIRST: OF_TEXTS})
-    def command(options: Common) -> None:
-        """Do it."""
-
-    hints = typing.get_type_hints(model)
-    assert {field.name: hints[field.name] for field in fields(model)} == types(command)
+    app(["results", "--much", "3", "--needed", "x", "--json"], standalone_mode=False)
+    assert seen == [
+        Asked(run=Path("results"), much="3", plain=False, needed="x", seed=None, json=True, quiet=False)
+    ]
+    assert types(command) == get_type_hints(Asked)
+    for lacking in (["--needed", "x"], ["results"]):
+        with pytest.raises(Exception, match="Missing parameter"):
+            app(lacking, standalone_mode=False)
 
 
 def test_options_are_taken_from_those_of_a_command() -> None:

@@ -18,7 +18,7 @@ from support.tiny_mtp import save_with_mtp
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Spec
-from spsbench.drafters import heads
+from spsbench.drafters import trained
 from spsbench.drafters.read_otherwise import by_reading
 from spsbench.drafters.registry import drafter_kind
 from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
@@ -195,7 +195,7 @@ def test_a_dspark_whose_anchor_is_not_told_is_read_both_ways(tmp_path: Path) -> 
 def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "embedding_of", lambda source, flag: None)
+    monkeypatch.setattr(trained, "embedding_of", lambda source, flag: None)
 
     class Found:
         def __init__(self, **sizes: int) -> None:

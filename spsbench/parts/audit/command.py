@@ -6,77 +6,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from spsbench.base import GateFailed, UsageError, results_dir
-from spsbench.cli import asks, options, present, read_material, say, values
-from spsbench.parts.audit.options import DRAWS, AuditOptions
+from spsbench.cli import asks, present, read_material, say, values
+from spsbench.parts.audit.options import AuditOptions
 
 if TYPE_CHECKING:
     from spsbench.parts.verify.command import VerifyOptions
     from spsbench.parts.verify.effort import Finding
 
 
-DRAWN = "With --engine"
-
-
-@asks(
-    AuditOptions,
-    {
-        options.FIRST: {
-            "[SAMPLES]": (
-                "JSON lines with prompt_ids and completion_ids, or prompt and completion, or what --evidence "
-                "wrote; .gz too."
-            ),
-            "--engine NAME": (
-                'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or '
-                "openai:URL."
-            ),
-            "--follow FILE": "Re-score requests of a server's log, as SAMPLES, while it grows; see --every.",
-        },
-        options.SAMPLING: {
-            **options.OF_TEXTS,
-            "--temperature T": (
-                f"{options.OF_TEXTS['--temperature T']} With --engine a list: 0.7, 1, and 1 with top-p 0.9."
-            ),
-        },
-        "With --follow": {
-            "--every N": "Re-score one request in N, chosen by its id. Default: 1.",
-            "--webhook URL": "POST each alarm there as JSON and go on. Default: end with exit code 4.",
-        },
-        DRAWN: {
-            "--k LIST": "Lookahead K: 4, 2,4 or 1..7. Default: 4.",
-            "--arms LIST": "ars (without speculation), sps (with it). Default: ars,sps.",
-            "--weights FORMAT": "q8_0, q4_k (llama.cpp); int8, int4 (ONNX Runtime). Default: float32.",
-            "--in-flight LIST": "Requests at once, e.g. 1,4,8; some are aborted. Default: 1.",
-            "--prefix-cache LIST": "on, off: prompts with common beginnings; off is always the control.",
-            "--contexts N": (
-                f"Draw {DRAWS} short requests at each of N contexts where drafts that are withdrawn would "
-                "show."
-            ),
-            "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
-            "--texts N": "Most texts per setting. Default: 320.",
-            "--budget TIME": "Most time per setting. Default: 10min; with --follow no end.",
-            "--task TASK": "Task or prompts file. Default: xsum.",
-            "--limit N": "Number of prompts. Default: 40.",
-            "--max-new-tokens N": "Most new tokens of a text. Default: the task's.",
-            "--threads N": "CPU threads of the engine. Default: 1.",
-            "--out DIR": (
-                "Directory of texts and results. Default: a new one in results/; with --follow that of FILE."
-            ),
-            "--evidence FILE": "Also write what others check the verdict by: spsbench audit FILE --target T.",
-            "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
-            "--releases LIST": (
-                "A..B or the newest N: audit each; the first whose law, acceptance or speed differs."
-            ),
-            "--keep": "Keep the environments of --releases.",
-        },
-        options.MACHINE: {
-            "--dtype NAME": (
-                "auto, float32, bfloat16 or float16. With SAMPLES or --follow; auto:samples=bfloat16 if the "
-                "engine that wrote them computed in another one. Default: auto."
-            )
-        },
-    },
-    needed="temperature k arms texts limit out",
-)
+@asks(AuditOptions, needed="temperature k arms texts limit out")
 def audit(wanted: AuditOptions) -> None:
     """Test whether an engine's text follows the target: a file of samples, or an engine to draw from.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spsbench.base import UsageError, require_makeable, unknown
-from spsbench.cli import Common, read_material, task_named_by, values
+from spsbench.cli import Common, option, option_of, options, read_material, task_named_by, values
 from spsbench.config import refuse_together
 
 if TYPE_CHECKING:
@@ -26,42 +26,101 @@ TOKENS, DRAWS = 6, 500
 PLAIN, SPECULATING = "ars", "sps"
 
 
+DRAWN = "With --engine"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(Common):
-    samples: Path | None
-    engine: str | None
-    follow: Path | None
+    samples: Path | None = option(
+        "[SAMPLES]",
+        "JSON lines with prompt_ids and completion_ids, or prompt and completion, or what --evidence "
+        "wrote; .gz too.",
+    )
+    engine: str | None = option(
+        "--engine NAME",
+        'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or openai:URL.',
+    )
+    follow: Path | None = option(
+        "--follow FILE", "Re-score requests of a server's log, as SAMPLES, while it grows; see --every."
+    )
     pair: str | None
     target: str | None
     draft: str | None
-    temperature: str | None
-    top_p: str | None
-    top_k: str | None
+    temperature: str | None = option(
+        "--temperature T",
+        f"{options.TEMPERATURE_OF_TEXTS} With --engine a list: 0.7, 1, and 1 with top-p 0.9.",
+        options.SAMPLING,
+    )
+    top_p: str | None = option_of(options.DrawnOptions, "top_p")
+    top_k: str | None = option_of(options.DrawnOptions, "top_k")
     process: list[str] | None
-    every: str | None
-    webhook: str | None
-    k: str | None
-    arms: str | None
-    weights: str | None
-    in_flight: str | None
-    prefix_cache: str | None
-    contexts: str | None
-    bound: str | None
-    texts: str | None
-    budget: str | None
-    task: str | None
-    limit: str | None
-    max_new_tokens: str | None
+    every: str | None = option(
+        "--every N", "Re-score one request in N, chosen by its id. Default: 1.", "With --follow"
+    )
+    webhook: str | None = option(
+        "--webhook URL",
+        "POST each alarm there as JSON and go on. Default: end with exit code 4.",
+        "With --follow",
+    )
+    k: str | None = option("--k LIST", "Lookahead K: 4, 2,4 or 1..7. Default: 4.", DRAWN)
+    arms: str | None = option(
+        "--arms LIST", "ars (without speculation), sps (with it). Default: ars,sps.", DRAWN
+    )
+    weights: str | None = option(
+        "--weights FORMAT", "q8_0, q4_k (llama.cpp); int8, int4 (ONNX Runtime). Default: float32.", DRAWN
+    )
+    in_flight: str | None = option(
+        "--in-flight LIST", "Requests at once, e.g. 1,4,8; some are aborted. Default: 1.", DRAWN
+    )
+    prefix_cache: str | None = option(
+        "--prefix-cache LIST", "on, off: prompts with common beginnings; off is always the control.", DRAWN
+    )
+    contexts: str | None = option(
+        "--contexts N",
+        f"Draw {DRAWS} short requests at each of N contexts where drafts that are withdrawn would show.",
+        DRAWN,
+    )
+    bound: str | None = option(
+        "--bound SHARE", "Draw until leakage above this is ruled out. Default: 2%, after all texts.", DRAWN
+    )
+    texts: str | None = option("--texts N", "Most texts per setting. Default: 320.", DRAWN)
+    budget: str | None = option(
+        "--budget TIME", "Most time per setting. Default: 10min; with --follow no end.", DRAWN
+    )
+    task: str | None = option("--task TASK", "Task or prompts file. Default: xsum.", DRAWN)
+    limit: str | None = option("--limit N", "Number of prompts. Default: 40.", DRAWN)
+    max_new_tokens: str | None = option(
+        "--max-new-tokens N", "Most new tokens of a text. Default: the task's.", DRAWN
+    )
     template_arg: list[str] | None
-    threads: str | None
-    out: Path | None
-    evidence: Path | None
-    repro: bool
-    releases: str | None
-    keep: bool
+    threads: str | None = option("--threads N", "CPU threads of the engine. Default: 1.", DRAWN)
+    out: Path | None = option(
+        "--out DIR",
+        "Directory of texts and results. Default: a new one in results/; with --follow that of FILE.",
+        DRAWN,
+    )
+    evidence: Path | None = option(
+        "--evidence FILE",
+        "Also write what others check the verdict by: spsbench audit FILE --target T.",
+        DRAWN,
+    )
+    repro: bool = option(
+        "--repro", "After an alarm, write repro.py: one prompt that shows it, without spsbench.", DRAWN
+    )
+    releases: str | None = option(
+        "--releases LIST",
+        "A..B or the newest N: audit each; the first whose law, acceptance or speed differs.",
+        DRAWN,
+    )
+    keep: bool = option("--keep", "Keep the environments of --releases.", DRAWN)
     seed: str | None
     device: str | None
-    dtype: str | None
+    dtype: str | None = option(
+        "--dtype NAME",
+        "auto, float32, bfloat16 or float16. With SAMPLES or --follow; auto:samples=bfloat16 if the "
+        "engine that wrote them computed in another one. Default: auto.",
+        options.MACHINE,
+    )
 
 
 _DEFAULT: tuple[tuple[str | None, str | None, str | None], ...] = (

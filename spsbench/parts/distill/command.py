@@ -15,6 +15,7 @@ from spsbench.cli import (
     MachineOptions,
     asks,
     continued_by,
+    option,
     options,
     out,
     print_json,
@@ -40,46 +41,36 @@ class DistillOptions(Common):
     """The options of ``distill``; those of a recipe have the names of its fields."""
 
     target: str | None
-    out: Path | None
-    kind: str | None
-    data: str | None
-    tokens: str | None
-    minutes: str | None
+    out: Path | None = option("--out FOLDER", "Folder of the draft; training resumes if it was begun there.")
+    kind: str | None = option(
+        "--kind KIND",
+        "model, eagle, eagle3, mtp, dflash or medusa. Behind it model:layers=2; eagle3:states=3, "
+        "or 1, the last one; dflash:layers=2:block=8; medusa:heads=4, tokens ahead; of any "
+        "but mtp vocabulary=8000, tokens it can propose, 0 for all. Default: model.",
+    )
+    data: str | None = option(
+        "--data LIST", "own (the target's text), python, or prompts files. Default: own,python."
+    )
+    tokens: str | None = option("--tokens N", "Tokens of training text. Default: 2000000.")
+    minutes: str | None = option(
+        "--minutes M", "Shorten text and training to fit into M minutes. Default: no limit."
+    )
     seed: str | None
-    epochs: str | None
-    batch_tokens: str | None
-    corpus: Path | None
-    evaluated: list[str] | None
+    epochs: str | None = option("--epochs N", "Passes over the text. Default: 2.", TRAINING)
+    batch_tokens: str | None = option(
+        "--batch-tokens N", "Tokens of an update, padding included. Default: 2048.", TRAINING
+    )
+    corpus: Path | None = option(
+        "--corpus FOLDER", "Folder of the training text, shared by several drafts. Default: OUT/corpus.", TEXT
+    )
+    evaluated: list[str] | None = option(
+        "--evaluated TASK...", "Another task or prompts file to keep out of the text; may be repeated.", TEXT
+    )
     device: str | None
-    threads: str | None
+    threads: str | None = option("--threads N", "CPU threads. Default: all.", options.MACHINE)
 
 
-@asks(
-    DistillOptions,
-    {
-        options.FIRST: {
-            "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
-            "--kind KIND": (
-                "model, eagle, eagle3, mtp, dflash or medusa. Behind it model:layers=2; eagle3:states=3, "
-                "or 1, the last one; dflash:layers=2:block=8; medusa:heads=4, tokens ahead; of any "
-                "but mtp vocabulary=8000, tokens it can propose, 0 for all. Default: model."
-            ),
-            "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",
-            "--tokens N": "Tokens of training text. Default: 2000000.",
-            "--minutes M": "Shorten text and training to fit into M minutes. Default: no limit.",
-        },
-        TRAINING: {
-            "--epochs N": "Passes over the text. Default: 2.",
-            "--batch-tokens N": "Tokens of an update, padding included. Default: 2048.",
-        },
-        TEXT: {
-            "--corpus FOLDER": "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
-            "--evaluated TASK...": "Another task or prompts file to keep out of the text; may be repeated.",
-        },
-        options.MACHINE: {"--threads N": "CPU threads. Default: all."},
-    },
-    needed="device",
-)
+@asks(DistillOptions, needed="device")
 def distill(wanted: DistillOptions) -> None:
     """Train a draft model or head for a target on the target's own distributions.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spsbench.base import IncompleteError, make_folder, unknown, write_json, write_rows
-from spsbench.cli import Common, asks, options, print_json, say
+from spsbench.cli import Common, asks, option, print_json, say
 from spsbench.report import counted
 
 if TYPE_CHECKING:
@@ -20,22 +20,14 @@ if TYPE_CHECKING:
 class ExportOptions(Common):
     """The options of ``export``."""
 
-    run: Path
-    to: str
-    out: Path | None
+    run: Path = option("RUN", "Directory of a finished run.")
+    to: str = option(
+        "--to FORMAT", "lm-eval (samples_*.jsonl) or every-eval-ever (records and samples).", required=True
+    )
+    out: Path | None = option("--out DIR", "Where the files are written. Default: RUN/FORMAT.")
 
 
-@asks(
-    ExportOptions,
-    {
-        options.FIRST: {
-            "RUN": "Directory of a finished run.",
-            "--to FORMAT": "lm-eval (samples_*.jsonl) or every-eval-ever (records and samples).",
-            "--out DIR": "Where the files are written. Default: RUN/FORMAT.",
-        }
-    },
-    required="to",
-)
+@asks(ExportOptions)
 def export(options: ExportOptions) -> None:
     """Write a run in the format of another harness: a file for each arm.
 

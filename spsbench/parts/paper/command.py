@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, UsageError, make_folder, require_makeable, results_dir
-from spsbench.cli import Common, asks, continued_by, options, present, say, written
+from spsbench.cli import Common, asks, continued_by, option, options, present, say, written
 from spsbench.config import CODE, code_in, is_given, refuse_together, require_typed
 
 if TYPE_CHECKING:
@@ -36,14 +36,27 @@ if TYPE_CHECKING:
 class PaperOptions(Common):
     """The options of ``paper``."""
 
-    of: str | None
+    of: str | None = option(
+        "--of PAPER",
+        "chen (Table 1, Figure 1), leviathan (Tables 1 to 3, Figures 2 to 4) or a YAML file. Default: chen.",
+    )
     pair: str | None
     target: str | None
-    draft: list[str] | None
-    task: list[str] | None
+    draft: list[str] | None = option(
+        "--draft [NAME=]MODEL...", "leviathan: a draft, e.g. small=MODEL; may be repeated."
+    )
+    task: list[str] | None = option(
+        "--task [NAME=]TASK...", "leviathan: a task, e.g. ende=TASK; may be repeated.", options.WHAT
+    )
     data: str | None
-    limit: str | None
-    samples: str | None
+    limit: str | None = option(
+        "--limit N|all",
+        "Prompts of every run, or all. Default: chen 100, 16 and 12 by part; leviathan 40.",
+        options.WHAT,
+    )
+    samples: str | None = option(
+        "--samples N", "chen: programs per HumanEval problem; 100 in the paper. Default: 10.", options.WHAT
+    )
     no_score: bool
     unsafe_exec: bool
     extract: str | None
@@ -57,26 +70,7 @@ class PaperOptions(Common):
     trust: bool
 
 
-@asks(
-    PaperOptions,
-    {
-        options.FIRST: {
-            "--of PAPER": (
-                "chen (Table 1, Figure 1), leviathan (Tables 1 to 3, Figures 2 to 4) or a YAML file. "
-                "Default: chen."
-            ),
-            "--draft [NAME=]MODEL...": "leviathan: a draft, e.g. small=MODEL; may be repeated.",
-        },
-        options.WHAT: {
-            "--task [NAME=]TASK...": "leviathan: a task, e.g. ende=TASK; may be repeated.",
-            "--limit N|all": (
-                "Prompts of every run, or all. Default: chen 100, 16 and 12 by part; leviathan 40."
-            ),
-            "--samples N": "chen: programs per HumanEval problem; 100 in the paper. Default: 10.",
-        },
-    },
-    needed="limit device resume",
-)
+@asks(PaperOptions, needed="limit device resume")
 def paper(wanted: PaperOptions) -> None:
     """Reproduce a paper's tables and figures from new measurements, in one directory.
 
@@ -418,7 +412,7 @@ class Setup:
         of_part = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0", **_DRAWN}
         return Part(f"texts-{task}", f"Texts of the target, {task}", of_part)
 
-    def row(self, task: str, draft: str, temperature: int, k: int) -> Part:
+    def option(self, task: str, draft: str, temperature: int, k: int) -> Part:
         """Return the run of a row of Table 2."""
         name = self.samplings(task)[temperature]
         of_part: dict[str, Any] = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
@@ -505,7 +499,7 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
         known = read_json(path, "--out")["temperatures"] if path.is_file() else {}
         for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
             chosen = known.get(str(temperature), {}).get("drafts", {}).get(draft)
-            part = setup.row(task, draft, temperature, chosen["k"]) if chosen else None
+            part = setup.option(task, draft, temperature, chosen["k"]) if chosen else None
             if part is not None and (directory / part.name / RUN_FILE).is_file():
                 yield part, setup.plan(part, setup.pair(draft))
 
@@ -538,7 +532,7 @@ def _measure(
                 alphas.append(row)
         for temperature, draft in product(TEMPERATURES, drafts):
             chosen = drafted[str(temperature)]["drafts"][draft]
-            part = setup.row(task, draft, temperature, chosen["k"])
+            part = setup.option(task, draft, temperature, chosen["k"])
             measured = run(part, setup.plan(part, setup.pair(draft)))
             arms = {row["method"]: row["arm"] for row in measured.summary["rows"]}
             samples, loops = measured.samples, measured.loops

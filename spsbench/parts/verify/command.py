@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
-from spsbench.cli import Common, asks, options, out, print_json, say
+from spsbench.cli import Common, asks, option, option_of, options, out, print_json, say
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -33,14 +33,29 @@ class VerifyOptions(Common):
     target: str | None
     draft: str | None
     data: str | None
-    k: str | None
+    k: str | None = option(
+        "--k LIST", "Lookahead K, from 1: 4, 2,4 or 1..7; adaptive leaves it to a policy. Default: 4."
+    )
     drafter: str | None
     rule: str | None
     policy: str | None
-    control: str | None
-    effort: str | None
-    engine: str | None
-    sampling: str | None
+    control: str | None = option(
+        "--control NAME",
+        "Inject one known fault, which the tests must find; or all, one after another, with the test "
+        "that found each.",
+        TESTED,
+    )
+    effort: str | None = option(
+        "--effort full|reduced",
+        "How many samples are drawn. Default: full; with --control all reduced.",
+        TESTED,
+    )
+    engine: str | None = option(
+        "--engine NAME",
+        'Test instead whether an external engine follows the protocol, e.g. worker:"python my_engine.py".',
+        TESTED,
+    )
+    sampling: str | None = option_of(options.PresetOptions, "sampling")
     temperature: str | None
     top_p: str | None
     top_k: str | None
@@ -55,27 +70,7 @@ class VerifyOptions(Common):
     tensor_parallel: str | None
 
 
-@asks(
-    VerifyOptions,
-    {
-        options.FIRST: {
-            "--k LIST": ("Lookahead K, from 1: 4, 2,4 or 1..7; adaptive leaves it to a policy. Default: 4."),
-            **options.OF_SAMPLES,
-        },
-        TESTED: {
-            "--control NAME": (
-                "Inject one known fault, which the tests must find; or all, one after another, with the test "
-                "that found each."
-            ),
-            "--effort full|reduced": "How many samples are drawn. Default: full; with --control all reduced.",
-            "--engine NAME": (
-                'Test instead whether an external engine follows the protocol, e.g. worker:"python '
-                'my_engine.py".'
-            ),
-        },
-    },
-    needed="rule control effort",
-)
+@asks(VerifyOptions, needed="rule control effort")
 def verify(wanted: VerifyOptions) -> None:
     """Test whether SpS, with any drafter and rule, keeps the target's distribution.
 

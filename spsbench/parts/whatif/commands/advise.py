@@ -20,18 +20,7 @@ from spsbench.base import (
     results_dir,
     unknown,
 )
-from spsbench.cli import (
-    LOAD_IN_ROUNDS,
-    asks,
-    continued_by,
-    options,
-    out,
-    present,
-    say,
-    say_if_busy,
-    typed,
-    values,
-)
+from spsbench.cli import LOAD_IN_ROUNDS, asks, continued_by, out, present, say, say_if_busy, typed, values
 from spsbench.cli import written as command_of
 from spsbench.config import MaterialSettings, ModelRef, refuse_together
 from spsbench.parts.whatif.commands.options import AdviseOptions
@@ -54,7 +43,6 @@ if TYPE_CHECKING:
 FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
 """Engines whose options are known: see ``whatif.replay.recipes``."""
 
-HARDWARE = "Hardware that is not here"
 
 _PROMPTS, _CHECKED, _FEWEST_CHECKED = 24, 8, 3
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
@@ -65,50 +53,7 @@ _ENDING_S = 15.0
 """What the live run takes besides its sequences, and the half of a prompt that it ends late."""
 
 
-@asks(
-    AdviseOptions,
-    {
-        options.FIRST: {
-            "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
-            "--k LIST": "Lookaheads to choose from. Default: 1..8.",
-            "--drafter LIST": "Drafters to choose from. Default: all that suit the pair.",
-            **options.OF_SAMPLES,
-        },
-        options.DRAFTING: {
-            "--tree SHAPES": (
-                "Trees to choose from beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters "
-                "model, quantised."
-            )
-        },
-        options.WHAT: {
-            "--budget TIME": "Time for everything together, e.g. 10min. Default: 3min.",
-            "--choose BY": (
-                "Minimise mean (time per token) or p99 (time of slow sequences); mean:memory=4GB leaves out "
-                "what needs more for weights and caches. Default: mean."
-            ),
-            "--format ENGINE": (
-                "Print only the options of vllm, sglang, llama-cpp or tensorrt-llm, to paste."
-            ),
-            "--times FILE": (
-                "With --format vllm: what `spsbench bench --batch LIST --json` printed, for K by batch size."
-            ),
-            "--no-check": "Predict only; do not run the recommended setting.",
-        },
-        HARDWARE: {
-            "--hardware NAME": (
-                "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing. Of --target and "
-                "--draft only config.json is read, also of a head of ordinary layers."
-            ),
-            "--alpha A|FILE": (
-                "Each draft token is accepted with probability A; or acceptance.json or .yaml of `spsbench "
-                "replay --curve --out DIR`."
-            ),
-            "--batch LIST": "Batch sizes to show. Default: 1,8,64.",
-            "--context LIST": "Tokens in the cache: 4k, or 1k,4k for a table of each. Default: 1k.",
-        },
-    },
-    needed="budget hardware",
-)
+@asks(AdviseOptions, needed="budget hardware")
 def advise(wanted: AdviseOptions) -> None:
     """Choose a drafter and K for your prompts, predicted from ArS texts and checked by a run.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import SamplingParams, UsageError
-from spsbench.cli import LOAD_IN_ROUNDS, Common, asks, options, present, say, say_if_busy, values
+from spsbench.cli import LOAD_IN_ROUNDS, Common, asks, option, options, present, say, say_if_busy, values
 
 if TYPE_CHECKING:
     import torch
@@ -27,41 +27,32 @@ class BenchOptions(Common):
     """The options of ``bench``."""
 
     pair: str | None
-    target: str | None
+    target: str | None = option(
+        "--target MODEL",
+        "Target model; a config.json, also as ORG/NAME/config.json, for random weights of its shapes.",
+    )
     draft: str | None
-    k: str | None
-    context: str | None
+    k: str | None = option("--k LIST", "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.")
+    context: str | None = option(
+        "--context LIST", "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256."
+    )
     batch: str | None
-    alpha: str | None
-    seconds: str | None
+    alpha: str | None = option(
+        "--alpha A|RUN",
+        "Run loops in which each draft token is accepted with probability A, or as in a run, by position.",
+        ACCEPTANCE,
+    )
+    seconds: str | None = option("--seconds S", "How long to time forwards. Default: 20.")
     seed: str | None
     device: str | None
-    dtype: str | None
+    dtype: str | None = option(
+        "--dtype NAME", "auto, float32, bfloat16 or float16. Default: auto.", options.MACHINE
+    )
     threads: str | None
     backend: str | None
 
 
-@asks(
-    BenchOptions,
-    {
-        options.FIRST: {
-            "--target MODEL": (
-                "Target model; a config.json, also as ORG/NAME/config.json, for random weights of its shapes."
-            ),
-            "--k LIST": "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.",
-            "--context LIST": "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
-            "--seconds S": "How long to time forwards. Default: 20.",
-        },
-        ACCEPTANCE: {
-            "--alpha A|RUN": (
-                "Run loops in which each draft token is accepted with probability A, or as in a run, by "
-                "position."
-            )
-        },
-        options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
-    },
-    needed="batch device",
-)
+@asks(BenchOptions, needed="batch device")
 def bench(wanted: BenchOptions) -> None:
     """Time forwards on this machine and predict the speedup by alpha and K; no task is run.
 

@@ -5,52 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from spsbench.base import FIXED, UnavailableError, UsageError, make_folder
-from spsbench.cli import asks, options, present, say, values
+from spsbench.cli import asks, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.options import ReplayOptions
 from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, times_of, written_of
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 
-@asks(
-    ReplayOptions,
-    {
-        options.FIRST: {
-            "[RUN]": (
-                "Run directory, texts as JSON lines (as for `audit`), or a file of vllm bench serve, vLLM, "
-                "SGLang, AIPerf, GuideLLM, speed-bench, InferenceX or SpecDecode-Bench. Default: the latest "
-                "run."
-            ),
-            "--draft MODEL...": "Draft model; may be repeated, to compare several.",
-            "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
-            "--curve": (
-                "Acceptance length for every K of --k (default 1..16), its intervals, and what its mean "
-                "leaves out."
-            ),
-            "--explain": (
-                "Of another tool's file: which definition of acceptance its numbers have, and the others."
-            ),
-            "--tree SHAPES": (
-                "Trees beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters model, early-exit, "
-                "quantised."
-            ),
-            "--rule LIST": (
-                "modified-rejection, block; of trees one-hot, sample-and-compare, recursive-rejection, "
-                "traversal. Default: modified-rejection; of trees recursive-rejection."
-            ),
-            "--out DIR": "With --curve: write figure, YAML and JSON there.",
-        },
-        "Times": {
-            "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
-            "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
-        },
-        options.SAMPLING: {
-            "--sampling NAME": "The sampling of the run. Default: its first.",
-            **options.OF_TEXTS,
-        },
-    },
-    needed="policy device",
-)
+@asks(ReplayOptions, needed="policy device")
 def replay(wanted: ReplayOptions) -> None:
     """Predict the speedup of any drafter and K from texts that the target has written.
 

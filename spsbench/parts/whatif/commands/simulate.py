@@ -15,7 +15,7 @@ from spsbench.base import (
     require_makeable,
     unknown,
 )
-from spsbench.cli import Common, asks, options, present, say, values
+from spsbench.cli import Common, asks, option, options, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.verify.effort import TREE_FAULTS
 
@@ -53,73 +53,64 @@ _TABLE_SAYS = "the table says what both models are."
 class SimulateOptions(Common):
     """The options of ``simulate``."""
 
-    alpha: str | None
-    cost: str | None
-    k: str | None
-    source: str | None
-    rule: str | None
-    tree: str | None
-    fault: str | None
-    tokens: str | None
+    alpha: str | None = option(
+        "--alpha A", "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8."
+    )
+    cost: str | None = option(
+        "--cost C", "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al."
+    )
+    k: str | None = option("--k LIST", "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7.")
+    source: str | None = option(
+        "--source NAME",
+        "dirichlet, temperature or ngram. In place of --alpha it may say how close the draft is: "
+        "dirichlet:concentration=20 (larger is closer), temperature:draft_temperature=0.5 (1 is the "
+        "target), ngram:dependence=0.3 (share of the target's row that depends on two tokens). Of "
+        "the target: vocabulary=32, sharpness=2 (standard deviation of the logits), variation=0.9 "
+        "(how unequal easy and hard contexts are, 0 to 0.99), stay=0.95 (chance that easy stays "
+        'easy and hard hard). Or a file of both models: {"target": [[...]], "draft": [[...]]}, one '
+        "row everywhere or one after each token. Default: dirichlet.",
+    )
+    rule: str | None = option(
+        "--rule NAME",
+        "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection; of trees "
+        "recursive-rejection.",
+        options.DRAFTING,
+    )
+    tree: str | None = option(
+        "--tree SHAPE",
+        "Drafts are trees with so many siblings by depth: 4,2,1. Behind it how they are chosen: "
+        "4,2,1:siblings=without (replacement), independent or top (the most probable). Default: "
+        "chain; siblings without, k-seq: independent.",
+        options.DRAFTING,
+    )
+    fault: str | None = option(
+        "--fault NAME",
+        f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
+        f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}.",
+        options.DRAFTING,
+    )
+    tokens: str | None = option("--tokens N", "Tokens for each K, in sequences of 128. Default: 6400.")
     seed: str | None
-    formula: bool
-    out: Path | None
-    contexts: str | None
-    operations: str | None
+    formula: bool = option("--formula", "Print only what the formula predicts; nothing is simulated.")
+    out: Path | None = option(
+        "--out DIR", "Write figures, Markdown and JSON there. Default: nothing is written."
+    )
+    contexts: str | None = option(
+        "--contexts LIST",
+        "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; ngram: 8.",
+        TARGET,
+    )
+    operations: str | None = option(
+        "--operations C",
+        "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al.",
+        TARGET,
+    )
     temperature: str | None
     top_p: str | None
     top_k: str | None
 
 
-@asks(
-    SimulateOptions,
-    {
-        options.FIRST: {
-            "--alpha A": "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8.",
-            "--cost C": (
-                "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al."
-            ),
-            "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7.",
-            "--source NAME": (
-                "dirichlet, temperature or ngram. In place of --alpha it may say how close the draft is: "
-                "dirichlet:concentration=20 (larger is closer), temperature:draft_temperature=0.5 (1 is the "
-                "target), ngram:dependence=0.3 (share of the target's row that depends on two tokens). Of "
-                "the target: vocabulary=32, sharpness=2 (standard deviation of the logits), variation=0.9 "
-                "(how unequal easy and hard contexts are, 0 to 0.99), stay=0.95 (chance that easy stays "
-                'easy and hard hard). Or a file of both models: {"target": [[...]], "draft": [[...]]}, one '
-                "row everywhere or one after each token. Default: dirichlet."
-            ),
-            "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
-            "--formula": "Print only what the formula predicts; nothing is simulated.",
-            "--out DIR": "Write figures, Markdown and JSON there. Default: nothing is written.",
-        },
-        options.DRAFTING: {
-            "--rule NAME": (
-                "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection; of trees "
-                "recursive-rejection."
-            ),
-            "--tree SHAPE": (
-                "Drafts are trees with so many siblings by depth: 4,2,1. Behind it how they are chosen: "
-                "4,2,1:siblings=without (replacement), independent or top (the most probable). Default: "
-                "chain; siblings without, k-seq: independent."
-            ),
-            "--fault NAME": (
-                f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
-                f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}."
-            ),
-        },
-        TARGET: {
-            "--contexts LIST": (
-                "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; "
-                "ngram: 8."
-            ),
-            "--operations C": (
-                "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al."
-            ),
-        },
-    },
-    needed="rule tree",
-)
+@asks(SimulateOptions, needed="rule tree")
 def simulate(wanted: SimulateOptions) -> None:
     """Compare theory with simulated loops; target and draft are random tables, no model is needed.
 
