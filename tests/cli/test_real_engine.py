@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.commandline import SMALL, Cli
 
+pytestmark = pytest.mark.thorough
+
 NAME = "onnxruntime-genai"
 
 
