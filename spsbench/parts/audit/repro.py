@@ -425,6 +425,13 @@ TARGET and DRAFT are the Hugging Face folders that are named above.""",
         "HF_DIR",
         {},
     ),
+    "xllamacpp": (
+        """llama.cpp in this process, by xllamacpp's wheel, with everything in float32.
+
+TARGET and DRAFT are GGUF files in float32, made of the Hugging Face folders that are named above.""",
+        "GGUF",
+        {},
+    ),
     "mlx_lm": (
         """MLX LM on the CPU, in float32, one request at a time.
 
@@ -465,9 +472,10 @@ def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
     about = str(repro_parts.JsonLines.__doc__)
     if not engine.startswith(WORKER):
         module = NAMED[name_of(Spec.parse(engine))].module
-        files += [Path(serving.__file__), Path(workers.__file__).with_name(f"{module}.py")]
-        classes = (node for node in ast.parse(files[-1].read_text()).body if isinstance(node, ast.ClassDef))
-        driver = next(classes).name
+        own = Path(workers.__file__).with_name(f"{module}.py")
+        tree = ast.parse(own.read_text())
+        files += [Path(serving.__file__), *_workers_of(tree), own]
+        driver = next(node.name for node in tree.body if isinstance(node, ast.ClassDef))
         about = _NOTES[module][0]
     imports, body = _bundled([*files, Path(repro_parts.__file__)], {"main", driver})
     facts = pformat(dict(case), width=100, compact=True, sort_dicts=False)
@@ -477,6 +485,13 @@ def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
         f"CASE: dict[str, Any] = {facts}\n\n{body}\n\n\n"
         f'if __name__ == "__main__":\n    main({driver})\n'
     )
+
+
+def _workers_of(tree: ast.Module) -> list[Path]:
+    """Return the files of other workers whose parts a worker takes."""
+    modules = (str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom))
+    names = [name.rpartition(".")[2] for name in modules if name.startswith(f"{workers.__name__}.")]
+    return [Path(workers.__file__).with_name(f"{name}.py") for name in names]
 
 
 def _bundled(files: Iterable[Path], wanted: set[str]) -> tuple[str, str]:
@@ -514,7 +529,7 @@ def _defined(node: ast.stmt) -> set[str]:
     return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
-_NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside")
+_NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside", "_release")
 """Methods of a worker; a script asks for one request at a time."""
 
 

@@ -39,6 +39,7 @@ from spsbench.parts.external.worker import Worker, WorkerCommand
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS, _WHOSE_LAYERS = (DRAFT, LOOKUP), (DRAFT, MTP)
+_NGRAMS = ("simple", "map-k", "map-k4v", "mod", "cache")
 _VERIFIES = ("standard", "block")
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 _MOST_ADAPTIVE = 16  # ``AdaptiveKController::kAdaptiveMaxK``, whatever K is requested
@@ -92,19 +93,22 @@ class Named:
         }
 
 
+_LLAMA_CPP: Mapping[str, EngineOption] = {
+    "draft_sampling": EngineOption("greedy", _HOW_TO_DRAFT, since="11368.0.0"),
+    "speculation": EngineOption(DRAFT, _WHO_DRAFTS),
+    "draft_p_min": share(),
+    "draft_n_min": at_least(0, declares="n_min"),
+    "synth_len": at_least(1, 1.0, since="10666.0.0"),
+}
+_LLAMA_CPP_DRAFTS = Drafting(top_k=10)  # by its source; a request's cuts are of the target alone
+
 NAMED: Mapping[str, Named] = {
     "llama-cpp": Named(
         "llama_cpp",
         lambda model, environment, weights: str(conversion.gguf(model, weights)),
         weights=GGUF,
-        options={
-            "draft_sampling": EngineOption("greedy", _HOW_TO_DRAFT, since="11368.0.0"),
-            "speculation": EngineOption(DRAFT, _WHO_DRAFTS),
-            "draft_p_min": share(),
-            "draft_n_min": at_least(0, declares="n_min"),
-            "synth_len": at_least(1, 1.0, since="10666.0.0"),
-        },
-        drafting=Drafting(top_k=10),  # by its source; a request's cuts are of the target alone
+        options=_LLAMA_CPP,
+        drafting=_LLAMA_CPP_DRAFTS,
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
@@ -191,6 +195,17 @@ NAMED: Mapping[str, Named] = {
         },
         # Without Intel's OpenMP, which comes with it, speculation crawls; tcmalloc is taken if it is there.
         preloaded=("libiomp5.so", "libtcmalloc_minimal.so.4"),
+    ),
+    "xllamacpp": Named(
+        "xllamacpp",
+        lambda model, environment, weights: str(conversion.gguf(model, weights)),
+        weights=GGUF,
+        # Each release that was looked at has them all; its numbers are not those of llama.cpp's builds.
+        options={name: replace(each, since=None) for name, each in _LLAMA_CPP.items()}
+        | {"ngram": EngineOption("simple", _NGRAMS, theirs=True, of=LOOKUP)},
+        drafting=_LLAMA_CPP_DRAFTS,
+        modules=("xllamacpp",),
+        packages=("xllamacpp",),
     ),
 }
 """By their names on the command line; each has an entry in the catalogue."""

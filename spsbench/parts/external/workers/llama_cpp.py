@@ -37,7 +37,6 @@ from spsbench.base import (
     Wave,
     seed_field,
 )
-from spsbench.parts.external.quantised import kinds_of
 from spsbench.parts.external.serving import (
     PENALTIES,
     float32_only,
@@ -60,6 +59,8 @@ PROCESSORS = (*_ORDERED, "logit_bias", "grammar")
 class LlamaCpp:
     """One server with a slot for each request in flight; its times and counts are per request."""
 
+    name = "llama.cpp"
+
     def __init__(self, load: Load) -> None:
         float32_only(load)
         self._load, self._server = load, load.options["server"]
@@ -73,17 +74,18 @@ class LlamaCpp:
         self._wait()
 
     def describe(self) -> Described:
-        process = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
-        line = next(x for x in (process.stdout + process.stderr).splitlines() if x.startswith("version"))
         (model,) = json.loads(self._request("/v1/models"))["data"]
         settings = usual_settings(self._load)
         if self._load.weights != FLOAT32:
+            # Not at the top: it takes packages that an engine's environment may lack.
+            from spsbench.parts.external.quantised import kinds_of
+
             settings["weights"] = kinds_of(Path(self._load.target))  # what its tensors really are
         return Described(
-            engine="llama.cpp",
-            version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
+            engine=self.name,
+            version=self._release(),
             vocab_size=model["meta"]["n_vocab"],
-            rule=_RULES[_how(self._load)] if self._load.speculative else None,
+            rule=_RULES[drafts_by(self._load)] if self._load.speculative else None,
             settings=settings,
             in_flight=MOST_IN_FLIGHT,
             limits=[
@@ -102,7 +104,7 @@ class LlamaCpp:
         """
         before = self._drafts()
         started = time.perf_counter()
-        response = json.loads(self._request("/completion", self._body(ask)))
+        response = self._completed(self._body(ask))
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = response["timings"]
         ids, finish, hidden = output(response, ask)
@@ -111,7 +113,7 @@ class LlamaCpp:
         if self._load.speculative:
             # Its counter leaves loops without a draft out, which there are where less than K tokens are left.
             # So there are where drafts end early.
-            adapts = self._load.options.get("draft_p_min", 0) or _how(self._load) == LOOKUP
+            adapts = self._load.options.get("draft_p_min", 0) or drafts_by(self._load) == LOOKUP
             whole = not adapts and decoded + self._load.k < ask.max_new_tokens
             counts["loops"] = self._drafts() - before if whole else None
             counts["drafted"] = int(timings.get("draft_n", 0))
@@ -134,7 +136,7 @@ class LlamaCpp:
 
     def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
         if hear is None:
-            return Answer(*output(json.loads(self._request("/completion", self._body(ask))), ask))
+            return Answer(*output(self._completed(self._body(ask)), ask))
         tokens = 0
         with self._opened("/completion", self._body(ask) | {"stream": True}) as lines:
             for line in lines:
@@ -147,9 +149,21 @@ class LlamaCpp:
     def _body(self, ask: Ask) -> dict[str, Any]:
         return body(ask) | {"cache_prompt": self._load.prefix_cache}
 
+    def _completed(self, content: dict[str, Any]) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = json.loads(self._request("/completion", content))
+        return answer
+
+    def _metrics(self) -> str:
+        return self._request("/metrics")
+
+    def _release(self) -> str:
+        process = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
+        line = next(x for x in (process.stdout + process.stderr).splitlines() if x.startswith("version"))
+        return line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip()
+
     def _drafts(self) -> int:
         """Return the loops with a draft so far; the server has no other request."""
-        match = re.search(rf"^{_DRAFTS} (\S+)", self._request("/metrics"), re.MULTILINE)
+        match = re.search(rf"^{_DRAFTS} (\S+)", self._metrics(), re.MULTILINE)
         return int(float(match.group(1))) if match else 0
 
     def _wait(self) -> None:
@@ -253,7 +267,7 @@ def flags(load: Load) -> list[str]:
         str(slots + 1),
     ]
     pools = ["-t", "-tb"]
-    if load.draft is not None and _how(load) == LOOKUP:
+    if load.draft is not None and drafts_by(load) == LOOKUP:
         arguments += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
         arguments += ["--spec-ngram-simple-size-m", str(load.k)]
     elif load.draft is not None:
@@ -261,8 +275,8 @@ def flags(load: Load) -> list[str]:
         arguments += ["--spec-draft-p-min", str(load.options.get("draft_p_min", 0))]
         arguments += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(fewest(load))]
         arguments += ["-ctkd", "f32", "-ctvd", "f32"]
-        if _how(load) != "greedy":  # the only rule of older builds, which do not know the option
-            arguments += ["--spec-draft-sampling", _how(load)]
+        if drafts_by(load) != "greedy":  # the only rule of older builds, which do not know the option
+            arguments += ["--spec-draft-sampling", drafts_by(load)]
         if "synth_len" in load.options:
             arguments += ["--spec-synth-len", str(load.options["synth_len"])]
         pools += ["-td", "-tbd"]
@@ -276,7 +290,7 @@ def fewest(load: Load) -> int:
     return int(load.options.get("draft_n_min", 0 if "draft_p_min" in load.options else load.k))
 
 
-def _how(load: Load) -> str:
+def drafts_by(load: Load) -> str:
     """Return how it drafts, as ``_RULES`` names it."""
     return LOOKUP if load.speculation == LOOKUP else str(load.options.get("draft_sampling", "greedy"))
 
