@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from spsbench.models import cache_dir, locked, megabytes, require_disk, watcher,
 from spsbench.parts.external.install import Environment, clean_environment, run
 from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.quantised import block_type, blocks, write_float32
+from spsbench.parts.external.recurrent_gguf import RECURRENT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,9 @@ runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__
 
 def gguf(model: Path, dtype: str = "float32") -> Path:
     """Return a GGUF file of the model, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
-    read_config(model)
+    if read_config(model, RECURRENT)["model_type"] in RECURRENT and dtype != FLOAT32:
+        why = f"{model} has a recurrent state, and its weights are written in float32 alone."
+        raise UsageError(why, flag="--weights", remedy="Leave --weights out.")
     return _converted_once(model, f"gguf-{dtype}", lambda out: write_gguf(model, out / _GGUF, dtype)) / _GGUF
 
 
@@ -151,7 +154,10 @@ def _call(command: list[str | Path]) -> None:
 
 
 _DTYPES = {"float32": np.float32, "float16": np.float16}
-_REMEDY = "Only Llama models in one safetensors file, without biases and scaled rotation, can be converted."
+_REMEDY = (
+    "Only Llama models in one safetensors file, without biases and scaled rotation, can be converted; "
+    "for llama.cpp Mamba and LFM2 too."
+)
 
 
 def write_gguf(folder: Path, out: Path, dtype: str) -> None:
@@ -159,15 +165,21 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
     from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
     from safetensors.torch import load_file
 
-    config = read_config(folder)
-    writer = GGUFWriter(out, "llama")
+    config = read_config(folder, RECURRENT)
+    state = load_file(folder / WEIGHTS)
+    recurrent = RECURRENT.get(config["model_type"])
+    writer = GGUFWriter(out, "llama" if recurrent is None else recurrent.architecture)
     try:
         kinds = {"float32": LlamaFileType.ALL_F32, "float16": LlamaFileType.MOSTLY_F16}
         kinds |= {"q8_0": LlamaFileType.MOSTLY_Q8_0, "q4_k": LlamaFileType.MOSTLY_Q4_K_M}
         writer.add_file_type(kinds[dtype])
-        _add_architecture(writer, config)
+        _add_sizes(writer, config)
+        if recurrent is None:
+            _add_llama(writer, config)
+        else:
+            recurrent.describe(writer, config, state)
         _add_vocabulary(writer, folder, config)
-        for name, array in _tensors(load_file(folder / WEIGHTS), config, dtype):
+        for name, array in _tensors(state, config, dtype):
             kind = "F32" if dtype in _DTYPES or array.ndim == 1 else block_type(name, array.shape[1], dtype)
             if kind == "F32":
                 writer.add_tensor(name, array)
@@ -180,12 +192,15 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
         writer.close()
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return a model's configuration that can be written, with the rotation under ``rope_parameters``."""
+def read_config(folder: Path, others: Collection[str] = ()) -> dict[str, Any]:
+    """Return a model's configuration that can be written, with the rotation under ``rope_parameters``.
+
+    ``others`` are the types beside Llama that can be.
+    """
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10000.0)}
     scaled = config.get("rope_scaling") or rope.get("rope_type", "default") != "default"
-    if config["model_type"] != "llama" or scaled:
+    if config["model_type"] not in ("llama", *others) or scaled:
         raise UsageError(f"{folder} is of another architecture.", remedy=_REMEDY)
     if not (folder / WEIGHTS).is_file():
         raise UsageError(f"{folder} has no {WEIGHTS}.", remedy=_REMEDY)
@@ -196,13 +211,17 @@ def head_width(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def _add_architecture(writer: Any, config: Mapping[str, Any]) -> None:
-    """Write the fields of a model's architecture into a GGUF file."""
-    width = head_width(config)
+def _add_sizes(writer: Any, config: Mapping[str, Any]) -> None:
+    """Write the fields that every architecture has into a GGUF file."""
     writer.add_name("model")
-    writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
+    writer.add_vocab_size(config["vocab_size"])
+
+
+def _add_llama(writer: Any, config: Mapping[str, Any]) -> None:
+    width = head_width(config)
+    writer.add_context_length(config["max_position_embeddings"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
@@ -211,7 +230,6 @@ def _add_architecture(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(float(config["rms_norm_eps"]))
     writer.add_rope_dimension_count(width)
     writer.add_rope_freq_base(float(config["rope_parameters"]["rope_theta"]))
-    writer.add_vocab_size(config["vocab_size"])
 
 
 def _add_vocabulary(writer: Any, folder: Path, config: Mapping[str, Any]) -> None:
@@ -223,7 +241,7 @@ def _add_vocabulary(writer: Any, folder: Path, config: Mapping[str, Any]) -> Non
     special = {token["content"] for token in tokenizer["added_tokens"] if token["special"]}
     names = {number: name for name, number in ids.items()}
     tokens = [names.get(number, f"[unused{number}]") for number in range(config["vocab_size"])]
-    merges = tokenizer["model"]["merges"]
+    merges = tokenizer["model"]["merges"] or ["a b"]  # without one the file is refused
     end = config["eos_token_id"]
     end = end[0] if isinstance(end, list) else end
     writer.add_tokenizer_model("gpt2")
@@ -244,14 +262,20 @@ def _tensors(
     """Yield the tensors of a GGUF file by their names there."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
-    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    recurrent = RECURRENT.get(config["model_type"])
+    names = get_tensor_name_map(MODEL_ARCH[config["model_type"].upper()], config["num_hidden_layers"])
+    heads = {}
+    if recurrent is None:
+        heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.get("tie_word_embeddings"):
             continue
-        gguf_name = names.get_name(name, try_suffixes=(".weight",))
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias") if recurrent else (".weight",))
         if gguf_name is None:
-            raise UsageError(f"tensor {name} has no place in a GGUF file of Llama's class.", remedy=_REMEDY)
+            why = f"tensor {name} has no place in a GGUF file of type {config['model_type']}."
+            raise UsageError(why, remedy=_REMEDY)
+        if recurrent is not None:
+            tensor = recurrent.changed(name, tensor)
         kind = gguf_name.split(".")[-2]
         if kind in heads:
             tensor = _neighbours(tensor, heads[kind])

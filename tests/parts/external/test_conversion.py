@@ -14,6 +14,7 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import save_file
 
+from benchmarks.architectures import saved
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.parts.external import conversion
 from spsbench.parts.external.install import Environment
@@ -64,6 +65,27 @@ def test_other_weights_of_the_same_name_are_converted_anew(tmp_path: Path) -> No
     assert conversion.gguf(moved) == first
     other = tiny_llama(tmp_path / "model", first_row=7.0)
     assert conversion.gguf(other) != first
+
+
+def test_targets_with_a_recurrent_state_are_written_for_llama_cpp_alone(tmp_path: Path) -> None:
+    """That it reads their law was tried by hand: log-probabilities equal to 1e-6."""
+    mamba, _, model = saved("mamba", tmp_path / "mamba", intermediate_size=128)
+    written = tensors(conversion.gguf(mamba))
+    state = model.state_dict()
+    decay = -state["backbone.layers.1.mixer.A_log"].exp().numpy()
+    np.testing.assert_allclose(written["blk.1.ssm_a"], decay)
+    assert written["blk.0.ssm_conv1d.weight"].shape == (128, 4)
+    assert {"blk.0.ssm_dt.bias", "blk.0.ssm_d", "output_norm.weight"} <= set(written)
+    hybrid, _, _ = saved("lfm2", tmp_path / "lfm2")
+    file = conversion.gguf(hybrid)
+    heads = GGUFReader(file).get_field("lfm2.attention.head_count_kv")
+    assert heads is not None
+    assert heads.contents() == [0, 0, 2, 0]
+    assert tensors(file)["blk.0.shortconv.conv.weight"].shape == (64, 3)
+    with pytest.raises(UsageError, match="written in float32 alone"):
+        conversion.gguf(hybrid, "q8_0")
+    with pytest.raises(UsageError, match="another architecture"):
+        conversion.openvino(hybrid, Environment(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_every_lock_file_pins_every_package_and_its_files_once(name: str) -> Non
 def test_every_engine_of_the_catalogue_can_be_started_and_the_other_way_round() -> None:
     assert set(list_entries()) == set(NAMED)
     assert set(list_entries()) == {
-        *("openvino", "onnxruntime-genai", "llama-cpp", "vllm", "mlx-lm", "transformers")
+        *("openvino", "onnxruntime-genai", "llama-cpp", "vllm", "mlx-lm", "transformers", "xllamacpp")
     }
 
 

@@ -20,8 +20,8 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.protocol import Ask, Drafting, Load, PeerError, PeerGone, Sampling, Wave, checked
 from spsbench.base.records import Spec
 from spsbench.parts.external.install import Environment
-from spsbench.parts.external.registry import find_peer, peer_in
-from spsbench.parts.external.workers import llama_cpp, onnxruntime_genai, openvino, vllm
+from spsbench.parts.external.registry import NAMED, find_peer, peer_in
+from spsbench.parts.external.workers import llama_cpp, onnxruntime_genai, openvino, vllm, xllamacpp
 
 GREEDY = Sampling(greedy=True)
 DRAWN = Sampling(temperature=0.7, top_k=5, top_p=0.8)
@@ -663,6 +663,118 @@ def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
         peer.describe()
 
 
+# --- llama.cpp in this process
+
+
+class FakeFields(SimpleNamespace):
+    """Parameters of a library: every field that is read is there."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, FakeFields())
+        return getattr(self, name)
+
+
+class FakeLlamaServer:
+    """Counts upwards from the prompt's last token; two loops a request accept three of four tokens each."""
+
+    listening_address = "http://127.0.0.1:9"
+
+    def __init__(self, given: Any) -> None:
+        self.given, self.asked, self.loops = given, list[dict[str, Any]](), 0
+
+    def handle_completions(self, content: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(content)
+        if len(content["prompt"]) > 100:
+            return {"error": {"code": 400, "message": "the request exceeds the context"}}
+        self.loops += 2
+        timings: dict[str, Any] = {"prompt_ms": 1.0, "predicted_ms": 2.0, "predicted_n": 4}
+        if vars(self.given).get("speculative"):
+            timings |= {"draft_n": 8, "draft_n_accepted": 6}
+        answer = {"tokens": [11, 12, 13, 14], "stop_type": "word", "timings": timings}
+        return {"choices": []} | ({"__verbose": answer} if content.get("verbose") else {})
+
+    def handle_metrics(self) -> str:
+        return f"llamacpp:spec_decode_num_drafts_total {self.loops}\n"
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("DRAFT_SIMPLE", "NGRAM_SIMPLE", "NGRAM_MAP_K", "NGRAM_MAP_K4V", "NGRAM_MOD", "NGRAM_CACHE")
+    kinds = {f"COMMON_SPECULATIVE_TYPE_{name}": name for name in names}
+    library = SimpleNamespace(
+        Server=FakeLlamaServer,
+        CommonParams=FakeFields,
+        ggml_type=SimpleNamespace(GGML_TYPE_F32="f32"),
+        llama_flash_attn_type=SimpleNamespace(LLAMA_FLASH_ATTN_TYPE_DISABLED="off"),
+        common_speculative_type=SimpleNamespace(**kinds),
+    )
+    monkeypatch.setitem(sys.modules, "xllamacpp", library)  # type: ignore[arg-type]
+    monkeypatch.setattr(xllamacpp, "version", lambda _: "2026.10.11549")
+    models = json.dumps({"data": [{"meta": {"n_vocab": 50}}]})
+    monkeypatch.setattr(xllamacpp.XLlamaCpp, "_request", lambda *_: models)
+
+
+def xllama(options: dict[str, Any], k: int = 4, draft: str | None = "d.gguf") -> Any:
+    load = Load("t.gguf", draft, k, threads=1, context=256, in_flight=2, options=options)
+    return xllamacpp.XLlamaCpp(load)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_xllamacpp_asks_for_what_the_flags_of_llama_cpp_say() -> None:
+    loaded = xllama({"draft_sampling": "probabilistic", "draft_p_min": 0.6, "synth_len": 2.5})
+    given = loaded._in_process.given
+    draft = given.speculative.draft
+    assert given.speculative.types == ["DRAFT_SIMPLE"]
+    assert (draft.mparams.path, draft.probabilistic, draft.n_max, draft.n_min) == ("d.gguf", True, 4, 0)
+    assert (draft.p_min, given.speculative.synth_len) == (0.6, 2.5)
+    caches = (given.cache_type_k, given.cache_type_v, draft.cache_type_k, draft.cache_type_v)
+    assert caches == ("f32",) * 4
+    assert (given.flash_attn_type, given.cache_ram_mib, given.n_ctx, given.n_parallel) == ("off", 0, 512, 2)
+    pools = (given.cpuparams, given.cpuparams_batch, draft.cpuparams, draft.cpuparams_batch)
+    assert [pool.n_threads for pool in pools] == [1] * 4
+    plain = xllama({}, 0, None)._in_process.given
+    assert "speculative" not in vars(plain)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_xllamacpp_answers_as_llama_cpp_does() -> None:
+    loaded = xllama({})
+    told = loaded.describe()
+    assert (told.engine, told.version, told.vocab_size) == ("xllamacpp", "2026.10.11549", 50)
+    assert told.rule == "sample-and-compare"
+    answers = [checked(loaded.generate(each), each, 50) for each in (ask(), ask(DRAWN))]
+    greedy, drawn = loaded._in_process.asked
+    assert greedy == llama_cpp.body(ask()) | {"cache_prompt": False, "verbose": True}
+    assert drawn["samplers"] == ["temperature", "top_k", "top_p"]
+    assert [answer.output_ids for answer in answers] == [[11, 12, 13, 14]] * 2
+    assert {(answer.loops, answer.drafted, answer.accepted) for answer in answers} == {(2, 8, 6)}
+    with pytest.raises(PeerError, match="the request exceeds the context"):
+        loaded.generate(replace(ask(), prompt_ids=[1] * 101))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("kind", xllamacpp.NGRAMS)
+def test_xllamacpp_has_llama_cpps_kinds_of_lookup(kind: str) -> None:
+    """The table of ``mod`` outlives requests, which is said."""
+    loaded = xllama({"speculation": "lookup", "ngram": kind})
+    asked = loaded._in_process.given.speculative
+    assert asked.types == [f"NGRAM_{kind.upper().replace('-', '_')}"]
+    assert "mparams" not in vars(asked.draft)
+    tables = (asked.ngram_simple, asked.ngram_map_k, asked.ngram_map_k4v)
+    assert {(table.size_n, table.size_m) for table in tables} == {(2, 4)}
+    assert (asked.ngram_mod.n_match, asked.ngram_mod.n_max, asked.draft.n_max) == (2, 4, 4)
+    told = loaded.describe()
+    assert told.rule == "sample-and-compare, prompt lookup"
+    assert any("outlive their request" in limit for limit in told.limits) is (kind == "mod")
+    assert loaded.generate(ask()).loops is None
+
+
+def test_the_registry_knows_the_kinds_of_the_worker() -> None:
+    assert NAMED["xllamacpp"].options["ngram"].choices == xllamacpp.NGRAMS
+
+
 # --- the registry
 
 
@@ -692,6 +804,8 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("llama-cpp:draft_n_min=-1", "Give 0 or more"),
         ("llama-cpp:draft_n_min=many", "Give a whole number"),
         ("llama-cpp:draft_p_min=0.5:speculation=lookup", "draft_p_min is of speculation=draft"),
+        ("xllamacpp:ngram=mod", "ngram is of speculation=lookup"),
+        ("xllamacpp:speculation=lookup:ngram=suffix", "Choose from simple, map-k, map-k4v, mod, cache"),
         ("openvino:max_ngram_size=3", "max_ngram_size is of speculation=lookup"),
         (
             "llama-cpp@11349.0.0:draft_sampling=probabilistic",

@@ -37,7 +37,7 @@ class XLlamaCpp(LlamaCpp):
         told = super().describe()
         if drafts_by(self._load) != LOOKUP or ngram_of(self._load) != MOD:
             return told
-        kept = "N-grams are kept from one request to the next, so acceptance depends on what was asked before."
+        kept = "N-grams outlive their request, so acceptance depends on what was asked before."
         return replace(told, limits=[*told.limits, kept])
 
     def _completed(self, content: dict[str, Any]) -> Mapping[str, Any]:
