@@ -24,7 +24,7 @@ SHOWN = commands()
 
 NOT_RUN = {
     r"--target |--draft |--pair (?!mini)|^get |package:": "a model from a hub or a package index",
-    r"openai:|openvino|llama-cpp|onnxruntime-genai|mlx-lm|--engine transformers|my_engine": (
+    r"openai:|openvino|llama-cpp|xllamacpp|onnxruntime-genai|mlx-lm|--engine transformers|my_engine": (
         "an engine or server of others; tests/cli/test_peers.py"
     ),
     r"--hardware": "configurations of the reader's; tests/parts/whatif/commands/test_hardware.py",

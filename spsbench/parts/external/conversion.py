@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 _GGUF, _EXACT = "model.gguf", "exact.npz"
 _HASHED = ("config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS)
-_VERSION = "v1"
+_VERSION = "v2"
 """Of the way models are converted: another one makes new folders."""
 
 _SAVE_OPENVINO = """
@@ -233,21 +233,30 @@ def _add_llama(writer: Any, config: Mapping[str, Any]) -> None:
 
 
 def _add_vocabulary(writer: Any, folder: Path, config: Mapping[str, Any]) -> None:
-    """Write byte-level BPE. Prompts come as ids, so the pre-tokenizer's name only has to be a known one."""
+    """Write byte-level BPE. Prompts come as ids, so the pre-tokenizer's name only has to be a known one.
+
+    llama.cpp ends a text at every control token whose name it knows from some model, such as
+    ``<|endoftext|>``; those that do not end this one are given another name.
+    """
     from gguf import TokenType
 
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     ids = dict(tokenizer["model"]["vocab"]) | {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
     special = {token["content"] for token in tokenizer["added_tokens"] if token["special"]}
     names = {number: name for name, number in ids.items()}
-    tokens = [names.get(number, f"[unused{number}]") for number in range(config["vocab_size"])]
     merges = tokenizer["model"]["merges"] or ["a b"]  # without one the file is refused
-    end = config["eos_token_id"]
-    end = end[0] if isinstance(end, list) else end
+    ends = config["eos_token_id"]
+    ends = ends if isinstance(ends, list) else [ends]
+    end = ends[0]
+    control = {number for number, name in names.items() if name in special}
+    names |= {number: f"[{names[number]}]" for number in control - {*ends}}
+    numbers = range(config["vocab_size"])
+    tokens = [names.get(number, f"[unused{number}]") for number in numbers]
+    kinds = [TokenType.CONTROL if number in control else TokenType.NORMAL for number in numbers]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
+    writer.add_token_types(kinds)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
     writer.add_bos_token_id(end)  # there must be one; it is never added
     writer.add_eos_token_id(end)

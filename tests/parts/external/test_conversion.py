@@ -67,6 +67,7 @@ def test_other_weights_of_the_same_name_are_converted_anew(tmp_path: Path) -> No
     assert conversion.gguf(other) != first
 
 
+@pytest.mark.thorough
 def test_targets_with_a_recurrent_state_are_written_for_llama_cpp_alone(tmp_path: Path) -> None:
     """That it reads their law was tried by hand: log-probabilities equal to 1e-6."""
     mamba, _, model = saved("mamba", tmp_path / "mamba", intermediate_size=128)
@@ -78,6 +79,9 @@ def test_targets_with_a_recurrent_state_are_written_for_llama_cpp_alone(tmp_path
     assert {"blk.0.ssm_dt.bias", "blk.0.ssm_d", "output_norm.weight"} <= set(written)
     hybrid, _, _ = saved("lfm2", tmp_path / "lfm2")
     file = conversion.gguf(hybrid)
+    tokens = GGUFReader(file).get_field("tokenizer.ggml.tokens")
+    assert tokens is not None
+    assert tokens.contents()[-3:] == ["[<s>]", "</s>", "[<|endoftext|>]"]  # at whose name it would end
     heads = GGUFReader(file).get_field("lfm2.attention.head_count_kv")
     assert heads is not None
     assert heads.contents() == [0, 0, 2, 0]
