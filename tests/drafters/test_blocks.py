@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support.remembered import DRAWN, LONG, prove_drawn
 from support.tiny_blocks import BLOCK, save_block
 from support.tiny_models import config_of, make, over_onnx
 from support.tiny_mtp import make_gemma4, save_assistant, save_speculators_mtp, save_with_mtp
@@ -203,32 +204,43 @@ def test_a_token_drawn_before_changes_the_next_row(tmp_path: Path) -> None:
         assert torch.equal(shown[0][1], shown[1][1]) is not changes
 
 
-# V and K. Drawn drafts of more tokens are too many to count in minutes; a greedy draft is one.
-DRAWN = ((5, 1), (3, 2), (2, 3))
+# V and K. Of drawn drafts of more tokens see ``LONG``.
+COUNTED = ((5, 1), (3, 2), (2, 3))
+
+
+SMALL = ["dflash", "dflash2", "dspark", "dspark-gated", "dspark-rnn"]
+
+
+def small_block(kind: str, folder: Path, vocab_size: int) -> str:
+    """A block drafter of up to seven tokens over the small model behind the tables that are enumerated."""
+    told = FOLDERS[kind] | {"drafted": 0, "writer": "speculators", "candidates": 2, "mask_token_id": 1}
+    saved = save_block(folder / f"{kind}{vocab_size}", **TARGET | {"vocab_size": vocab_size}, **told, block=8)
+    return str(Spec("heads", (("from", str(saved)),)))
 
 
 @pytest.mark.thorough_but("dspark-greedy")
 @pytest.mark.parametrize(
     "sampling", [PLAIN, GREEDY, SamplingParams(top_p=0.8)], ids=["plain", "greedy", "nucleus"]
 )
-@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark", "dspark-gated", "dspark-rnn"])
+@pytest.mark.parametrize("kind", SMALL)
 def test_the_law_is_the_targets_exactly(kind: str, sampling: SamplingParams, tmp_path: Path) -> None:
     """By enumeration, in float64: below 1e-12."""
-    for vocab_size, k in DRAWN:
-        told = FOLDERS[kind] | {"drafted": 0, "writer": "speculators", "candidates": 2, "mask_token_id": 1}
-        folder = tmp_path / f"{kind}{vocab_size}"
-        saved = save_block(folder, **TARGET | {"vocab_size": vocab_size}, **told, block=8)
-        drafter = str(Spec("heads", (("from", str(saved)),)))
+    for vocab_size, k in COUNTED:
+        drafter = small_block(kind, tmp_path, vocab_size)
         assert_lossless(drafter, vocab_size=vocab_size, ks=(k,), samplings=(sampling,))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark", "dspark-gated", "dspark-rnn"])
+@pytest.mark.parametrize("kind", SMALL)
 def test_the_greedy_law_is_exact_up_to_seven_tokens(kind: str, tmp_path: Path) -> None:
-    told = FOLDERS[kind] | {"drafted": 0, "writer": "speculators", "candidates": 2, "mask_token_id": 1}
-    saved = save_block(tmp_path / kind, **TARGET | {"vocab_size": 3}, **told, block=8)
-    drafter = str(Spec("heads", (("from", str(saved)),)))
-    assert_lossless(drafter, vocab_size=3, ks=(4, 5, 6, 7), samplings=(GREEDY,))
+    assert_lossless(small_block(kind, tmp_path, 3), vocab_size=3, ks=(4, 5, 6, 7), samplings=(GREEDY,))
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize(("k", "law"), LONG)
+def test_the_drawn_law_is_exact_up_to_seven_tokens(k: int, law: str, kind: str, tmp_path: Path) -> None:
+    drafter = small_block(kind, tmp_path, 2)
+    prove_drawn(scenes(drafter, accept_draft, 2, (k,), (DRAWN[law],)), k)
 
 
 class TableOver(TableModel):
@@ -267,7 +279,7 @@ def case_in_float64(name: str, folder: Path, vocab_size: int) -> tuple[TorchLM, 
 
 OVER_TARGETS = ["assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2", "mtp-mellum", *HYBRIDS]
 LAWS = {"plain": PLAIN, "greedy": GREEDY, "nucleus": SamplingParams(top_p=0.8)}
-SIZES = [(law, *size) for law in LAWS for size in DRAWN] + [("greedy", 3, k) for k in range(4, 8)]
+SIZES = [(law, *size) for law in LAWS for size in COUNTED] + [("greedy", 3, k) for k in range(4, 8)]
 
 
 @pytest.mark.thorough_but("nucleus-5-1-mtp-apart", "greedy-3-2-assistant", "greedy-5-1-mtp-qwen3.5")
@@ -285,6 +297,13 @@ def test_the_law_over_a_made_target_is_exact(
         assert worst.limit == EXACT
         drafted |= worst.drafted
     assert k in drafted
+
+
+@pytest.mark.parametrize("name", OVER_TARGETS)
+@pytest.mark.parametrize(("k", "law"), LONG)
+def test_the_drawn_law_over_a_made_target_is_exact(k: int, law: str, name: str, tmp_path: Path) -> None:
+    target, spec = case_in_float64(name, tmp_path, 2)
+    prove_drawn(scenes_over(target, spec, k, DRAWN[law]), k)
 
 
 @pytest.mark.parametrize("name", ["assistant", "mtp-glm4-moe"])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.published_heads import save_medusa, save_published
+from support.remembered import DRAWN, LONG, prove_drawn, remembered
 from support.tiny_heads import layer_config, save_head
 from support.tiny_models import config_of, make, over_onnx
 from torch import Tensor
@@ -26,8 +27,9 @@ from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.decode.trees import recursive_rejection
+from spsbench.drafters.heads import EagleDrafter
 from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
-from spsbench.law.enumeration import TableModel, worst_difference
+from spsbench.law.enumeration import TableModel, proposals, worst_difference
 from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
@@ -270,7 +272,7 @@ def small_head(folder: Path, kind: str, vocab_size: int) -> str:
     model = context_of(vocab_size, PLAIN, needs=DRAFTERS["heads"].needs).target
     assert isinstance(model, CausalLM)
     ids = [i for i in range(vocab_size) if i != 1] if vocab_size > 3 else None
-    return str(spec_of(save_head(folder / f"{kind}{vocab_size}", model, kind, vocabulary=ids)))
+    return str(spec_of(save_head(folder / f"{kind}{vocab_size}", model, kind, vocabulary=ids, heads=7)))
 
 
 @pytest.mark.thorough_but("each")
@@ -289,7 +291,7 @@ def small_published(folder: Path, kind: str, vocab_size: int) -> str:
     """As ``small_head``, of those that others publish."""
     hidden, out = 32, folder / f"{kind}{vocab_size}"
     if kind == "own medusa":
-        save_medusa(out, hidden, vocab_size)
+        save_medusa(out, hidden, vocab_size, heads=7)
     else:
         ids = torch.tensor([i for i in range(vocab_size) if i != 1]) if vocab_size > 3 else None
         save_published(out, hidden, vocab_size, kind, vocabulary=ids, norm_before_fc=True)
@@ -312,9 +314,48 @@ def test_the_law_is_the_targets_exactly_under_heads_of_others(
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [*KINDS, *PUBLISHED])
 def test_the_greedy_law_is_exact_up_to_seven_tokens(tmp_path: Path, kind: str) -> None:
-    """A greedy draft is one, of however many tokens; drawn ones of more than three are too many to count."""
     make = small_head if kind in KINDS else small_published
     assert_lossless(make(tmp_path, kind, 3), vocab_size=3, ks=(4, 5, 6, 7), samplings=(GREEDY,))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *PUBLISHED])
+@pytest.mark.parametrize(("k", "law"), LONG)
+def test_the_drawn_law_is_exact_up_to_seven_tokens(tmp_path: Path, kind: str, k: int, law: str) -> None:
+    """Of two tokens there are 128 drafts of seven; each is computed once."""
+    make = small_head if kind in KINDS else small_published
+    prove_drawn(scenes(make(tmp_path, kind, 2), accept_draft, 2, (k,), (DRAWN[law],)), k)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "peagle"])
+def test_what_is_remembered_is_what_is_computed(tmp_path: Path, kind: str) -> None:
+    """Every draft, its chance and its rows; of fewer forwards than there are questions."""
+    make = small_head if kind in KINDS else small_published
+    for scene in scenes(make(tmp_path, kind, 2), accept_draft, 2, (2,), (PLAIN,)):
+        found = remembered(scene)
+        for one, other in zip(proposals(found), proposals(scene), strict=True):
+            assert one.chance == pytest.approx(other.chance, abs=1e-12)
+            assert torch.equal(one.draft.tokens, other.draft.tokens)
+            if other.draft.probs is not None:
+                assert one.draft.probs is not None
+                assert torch.allclose(one.draft.probs, other.draft.probs, atol=1e-12)
+
+
+def test_a_faulty_drafter_is_found_where_its_model_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own code runs in every loop: rows that it did not draw from give another law."""
+    *_, scene = scenes(small_head(tmp_path, "eagle", 2), accept_draft, 2, (2,), (PLAIN,))
+    usual = EagleDrafter.draft
+
+    def flatter(drafter: EagleDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        draft = usual(drafter, tokens, k, u)
+        assert draft.probs is not None
+        flat = draft.probs.sqrt()
+        return Draft(draft.tokens, flat / flat.sum(-1, keepdim=True))
+
+    monkeypatch.setattr(EagleDrafter, "draft", flatter)
+    with pytest.raises(AssertionError, match="emits"):
+        prove_drawn([scene], 2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
