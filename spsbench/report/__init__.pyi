@@ -15,6 +15,7 @@ from spsbench.report.judgement import EVERY as EVERY
 from spsbench.report.judgement import audit_sentences as audit_sentences
 from spsbench.report.judgement import audit_table as audit_table
 from spsbench.report.judgement import bound as bound
+from spsbench.report.judgement import first_forward_sentence as first_forward_sentence
 from spsbench.report.judgement import interim as interim
 from spsbench.report.judgement import repro_sentence as repro_sentence
 from spsbench.report.judgement import worded as worded

@@ -21,6 +21,7 @@ from spsbench.store.summary_types import (
     Decisions,
     EngineAuditRow,
     Evidence,
+    FirstForward,
     Leakage,
     ParityComparison,
     ReproFacts,
@@ -707,6 +708,9 @@ def _decision_of(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
     known = f"{row['bound']:.1%}" if bounds(row["bound"]) else None
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {counted(row['decided_after'], 'text')}."
+        if (first := row["first_forward"]) is not None:
+            yield f"{first_forward_sentence(first)} What its sampling does is not known from these texts."
+            return
         if row["place"] is not None:
             yield f"It shows at {row['place']}" + (f": the engine {row['law']}." if row["law"] else ".")
         yield from (f"{reason}." for reason in row["reasons"])
@@ -719,6 +723,21 @@ def _decision_of(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
         leak = f", and at most {known} can leak" if known else ""
         wish = "" if row["is_plain"] or bound is None else f"; {bound:.1%} was asked for"
         yield f"no alarm after {counted(row['texts'], 'text')}{leak}{wish}."
+
+
+def first_forward_sentence(first: FirstForward) -> str:
+    """Say that the engine computes another model, and where it shows."""
+    many = f"{first['differ']} of {counted(first['prompts'], 'prompt')}"
+    if first["nats"] is None:
+        where = (
+            f"its most probable first token differs at {many}, e.g. token {first['token']} "
+            f"in place of {first['expected']}"
+        )
+    else:
+        where = (
+            f"its first forward differs by {first['nats']:.3g} nat at token {first['token']}, and at {many}"
+        )
+    return f"It computes another model from this checkpoint, or reads another prompt: {where}."
 
 
 def _rare(row: EngineAuditRow) -> Iterator[str]:

@@ -24,6 +24,7 @@ from spsbench.store.summary_types import ArmRow as ArmRow
 from spsbench.store.summary_types import EngineAuditRow as EngineAuditRow
 from spsbench.store.summary_types import Estimate as Estimate
 from spsbench.store.summary_types import Evidence as Evidence
+from spsbench.store.summary_types import FirstForward as FirstForward
 from spsbench.store.summary_types import LocatedFacts as LocatedFacts
 from spsbench.store.summary_types import MeanSd as MeanSd
 from spsbench.store.summary_types import RareShares as RareShares

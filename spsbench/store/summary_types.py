@@ -925,6 +925,20 @@ class RareShares(TypedDict):
     random_token: float | None
 
 
+class FirstForward(TypedDict):
+    """How an engine's first forward differs from ours; see ``spsbench.parts.audit.first_forward``.
+
+    ``differ`` of ``prompts`` differ. Where the engine returns log-probabilities ``nats`` is the largest
+    difference, at ``token``; else ``token`` is the engine's most probable one and ``expected`` ours.
+    """
+
+    prompts: int
+    differ: int
+    token: int
+    nats: float | None
+    expected: int | None
+
+
 class EngineAuditRow(TypedDict):
     """One setting of an external engine, audited; see ``spsbench.parts.audit.engine_audit.Row``.
 
@@ -932,7 +946,7 @@ class EngineAuditRow(TypedDict):
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the
     sampling's parameters that plain texts follow. ``place`` is where an alarm's e-value comes from, ``law``
     what is wrong there where one bet stands out. ``rare`` is null after an alarm, and where nothing is drawn.
-    ``free`` are the findings of
+    ``first_forward`` is null unless it explains an alarm. ``free`` are the findings of
     ``spsbench.parts.audit.free_evidence``, as dicts.
     """
 
@@ -966,6 +980,7 @@ class EngineAuditRow(TypedDict):
     engine: dict[str, Any]
     texts_file: str
     rare: RareShares | None
+    first_forward: FirstForward | None
     free: list[dict[str, Any]]
 
 

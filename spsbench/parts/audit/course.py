@@ -350,6 +350,7 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
     """Raise what gives the exit code: an alarm comes before unclear or missing results."""
     from spsbench.base import FLOAT32
     from spsbench.parts.audit.engine_audit import CANNOT, PLAIN_TEXTS, UNDECIDED
+    from spsbench.report import first_forward_sentence
     from spsbench.stats import ALARM
 
     without = [row for row in rows if row.decision == CANNOT]
@@ -358,7 +359,10 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
     alarms = [row.setting.name for row in rows if row.decision == ALARM and row.convention is None]
     if alarms:
-        raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")
+        why = f"not the target's distribution: {'; '.join(alarms)}."
+        first = next((row.forward for row in rows if row.forward is not None), None)
+        more = "" if first is None else f" {first_forward_sentence(first)}"
+        raise GateFailed(f"{why}{more}", flag="--engine")
     free = [(row.setting.name, each) for row in rows for each in row.result.free]
     beside = [f"{each.test} ({setting})" for setting, each in free if not each.passed]
     if beside:

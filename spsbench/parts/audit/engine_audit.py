@@ -33,6 +33,7 @@ from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.bet_table import Floats
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.contexts import AtContexts, Forks
+from spsbench.parts.audit.first_forward import differing_forward
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.parts.audit.localise import Law, Located, drafted_from, locate, read_under
 from spsbench.parts.audit.reported import ReportedDrafts
@@ -44,7 +45,7 @@ from spsbench.parts.external.serving import lacking
 from spsbench.parts.verify.effort import Finding
 from spsbench.runner import REPORTED, Audit, Foreign, derive_seed, reading_of, told_in
 from spsbench.stats import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
-from spsbench.store import EngineAuditRow, Evidence, RareShares, RoundingFacts
+from spsbench.store import EngineAuditRow, Evidence, FirstForward, RareShares, RoundingFacts
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
@@ -205,6 +206,11 @@ class EngineAudit:
         law = sampling_of(SamplingParams())
         asks = [replace(ask, sampling=law, logprobs=True) for ask in asks]
         return variation(self._peer, asks, self._models)
+
+    def differing_forward(self) -> FirstForward | None:
+        """Return how the engine's first forward differs from ours, if it does."""
+        asks = [self._ask(n, "forward", 1) for n in range(min(_COMPARED, len(self._prompts)))]
+        return differing_forward(self._peer, asks, self._models, exact=self._exact)
 
     def _evidence(self) -> Evidence | None:
         log_es = [each.log_e for each in (self._bets, self._contexts) if each is not None]
@@ -622,6 +628,7 @@ class Row:
     away: float | None = None  # total variation a token of the engine's rows, where that is known
     rounding: RoundingFacts | None = None
     by_activations: Expected | None = None  # measured on plain texts, for those with a draft as well
+    forward: FirstForward | None = None  # of an alarm whose cause is the engine's model
 
     @property
     def decision(self) -> Decision:
@@ -669,6 +676,7 @@ class Row:
             "engine": asdict(self.described),
             "texts_file": self.setting.file,
             "rare": result.rare,
+            "first_forward": self.forward,
             "free": [asdict(each) | {"verdict": each.verdict} for each in result.free],
         }
 
@@ -690,6 +698,7 @@ def audit_engine(
     plain: dict[Setting, Row] = {}
     alone: dict[Setting, protocol.Described] = {}
     any_alone = any(each.alone for each in settings)
+    forwards = list[FirstForward | None]()  # of plain settings
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
@@ -700,8 +709,10 @@ def audit_engine(
                 setting, described, cannot(setting, described, cached=effort.shared_prefixes) or ""
             )
             continue
-        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
+        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch, forwards)
         alone |= {} if row.result.cannot or setting.in_flight > 1 else {setting: row.described}
+        if setting.is_plain and not row.result.cannot:
+            forwards.append(row.forward)
         if setting.weights != protocol.FLOAT32:
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}
@@ -726,8 +737,16 @@ def tokens_of_prefill(answer: protocol.Answer) -> int | None:
 
 
 def _audited(
-    subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None, watch: Watch
+    subject: Subject,
+    setting: Setting,
+    effort: Effort,
+    seed: int,
+    folder: Path,
+    law: Law | None,
+    watch: Watch,
+    forwards: Sequence[FirstForward | None],
 ) -> Row:
+    """Audit one setting; ``forwards`` are those of plain settings, whose model this one has as well."""
     log = folder / "engine.log"
     how = setting.in_flight, setting.prefix_cache, setting.weights
     load = subject.load(setting.k, effort.max_new_tokens, *how, turns=effort.shared_prefixes)
@@ -775,16 +794,29 @@ def _audited(
                 file.flush()
 
             result = audit.run(keep, [*chain(*kept)], partial(watch, setting))
-        away = audit.variation() if setting.is_plain and setting.weights != protocol.FLOAT32 else None
+        rounds = setting.weights != protocol.FLOAT32
+        forward = None
+        if result.decision == ALARM and not rounds:
+            forward = _forward_behind(audit, setting, forwards)
+        away = audit.variation() if setting.is_plain and rounds else None
     finally:
         peer.close()
     if result.gone is not None and not result.drawn:
         raise protocol.PeerGone(result.gone)
     located = None
-    if result.decision == ALARM and not setting.sampling.greedy:
+    if result.decision == ALARM and not setting.sampling.greedy and forward is None:
         k = setting.k if "modified rejection" in (described.rule or "modified rejection") else None
         located = locate(result.drawn, subject.models, setting.sampling, k, effort.drafting)
-    return Row(setting, described, result, law, located, away)
+    return Row(setting, described, result, law, located, away, forward=forward)
+
+
+def _forward_behind(
+    audit: EngineAudit, setting: Setting, forwards: Sequence[FirstForward | None]
+) -> FirstForward | None:
+    """Return how the first forward differs: of plain texts where there are some, else with a draft."""
+    if setting.is_plain or not forwards:
+        return audit.differing_forward()
+    return next((each for each in forwards if each is not None), None)
 
 
 def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort) -> Row:

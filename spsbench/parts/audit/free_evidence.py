@@ -31,7 +31,7 @@ from spsbench.parts.verify.effort import Finding, skipped
 ALARM_LOG_E: Final = math.log(1e4)
 _E_VALUE = "e-value 10^4"
 
-_FINE, COARSE, MOST = 5e-3, 0.1, 0.5
+FINE, COARSE, MOST = 5e-3, 0.1, 0.5
 """By how much a logprob may differ: in float32 or 64, in 16 bits, and at most."""
 _MANY = 0.01  # share of logprobs that may differ by more
 _BACK = 8  # earlier requests that a request is held against
@@ -103,7 +103,7 @@ class FreeEvidence:
         if answer.retokenised or not answer.output_ids:
             return
         text = _Text.of(ask, answer, reading, self._top_k)
-        self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
+        self._logprobs.add(text, FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
         frees = self._counters.add(answer, len(text.x), free, reading)
         self._lengths.add(text, frees)
         if self._by_step:
@@ -188,7 +188,7 @@ class _Logprobs:
         off = {law: np.minimum(abs(values[:n] - logprobs), _HUGE) for law, values in text.own.items()}
         drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
         laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
-        if self._slack == _FINE:  # in float32 no rounding moves one so far; in 16 bits it may
+        if self._slack == FINE:  # in float32 no rounding moves one so far; in 16 bits it may
             apart = np.min([off[law] for law in laws], axis=0)
             self._foreign += int(((apart > MOST) & (apart < _HUGE)).sum())
         for law in laws:
