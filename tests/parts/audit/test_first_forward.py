@@ -21,7 +21,7 @@ from spsbench.config.models import TORCH
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load
 from spsbench.parts.audit import engine_audit
-from spsbench.parts.audit.command import conclude
+from spsbench.parts.audit.course import conclude
 from spsbench.parts.audit.engine_audit import Effort, Row, Setting, Subject, audit_engine
 from spsbench.parts.audit.first_forward import differing_forward
 from spsbench.parts.external.registry import PeerKind

@@ -157,6 +157,7 @@ _CARRIED = (
     "top_p",
     "top_k",
     "max_new_tokens",
+    "template_arg",
     "seed",
     "device",
     "dtype",
@@ -182,8 +183,9 @@ def _command(wanted: AdviseOptions, device: torch.device, use: Check) -> str | N
     }
     arguments = ["run", *([wanted.task] if wanted.task else [])]
     for name, value in typed_options.items():
-        if value is not None:
-            arguments += [f"--{name.replace('_', '-')}", str(value)]
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                arguments += [f"--{name.replace('_', '-')}", str(each)]
     return command_of(*arguments)
 
 

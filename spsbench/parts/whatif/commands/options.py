@@ -59,6 +59,7 @@ class AdviseOptions(Common):
     top_p: str | None
     top_k: str | None
     max_new_tokens: str | None
+    template_arg: list[str] | None
     seed: str | None
     device: str | None
     dtype: str | None
