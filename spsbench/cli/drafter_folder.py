@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +61,16 @@ def examine_folder(
 
 
 def _described(folder: Path) -> TrainedDraft:
-    """Describe a drafter's folder, or the prediction modules in a target's own."""
+    """Describe a drafter's folder, an assistant's, or the prediction modules in a target's own."""
+    from spsbench.models.assistant import ASSISTANTS, describe_assistant
     from spsbench.models.kinds import is_trained
     from spsbench.models.module_folders import describe_modules
     from spsbench.models.published import open_published
     from spsbench.models.reading import read_draft
 
     if not is_trained(folder) and (published := open_published(folder, FLAG)) is not None:
+        if published.config.get("model_type") in ASSISTANTS:
+            return describe_assistant(folder, FLAG)
         modules = describe_modules(published)
         if modules is not None:
             return modules
@@ -76,10 +79,11 @@ def _described(folder: Path) -> TrainedDraft:
 
 def _drafter(draft: TrainedDraft) -> Spec:
     from spsbench.base.records import Spec
-    from spsbench.models.kinds import MTP
+    from spsbench.models.kinds import ASSISTANT, MTP
 
     if draft.kind != MTP:
-        return Spec("heads", (("from", str(draft.folder)),))
+        name = ASSISTANT if draft.kind == ASSISTANT else "heads"
+        return Spec(name, (("from", str(draft.folder)),))
     return Spec(MTP, (("from", str(draft.folder)),) if draft.extra["apart"] else ())
 
 
@@ -130,6 +134,7 @@ def facts(examined: Examined) -> dict[str, Any]:
         "layers": (draft.config or {}).get("num_hidden_layers"),
         "heads": draft.heads or None,
         "modules": draft.extra.get("modules"),
+        "attends": draft.extra.get("attends"),
         "ids": None if draft.reads is None else list(draft.reads),
         "proposes": None if draft.vocabulary is None else len(draft.vocabulary),
         "d2t": draft.extra.get("d2t"),
@@ -145,7 +150,11 @@ def facts(examined: Examined) -> dict[str, Any]:
             {
                 "options": dict(reading.options),
                 "acceptance_by_place": list(reading.by_place),
-                "tokens_per_loop": mean_of(reading.lengths),
+                # JSON has no infinity: one text leaves both ends open.
+                "tokens_per_loop": {
+                    name: value if isfinite(value) else None
+                    for name, value in mean_of(reading.lengths).items()
+                },
                 "best": reading is best,
             }
             for reading in examined.measured
@@ -228,8 +237,11 @@ def _modules(draft: TrainedDraft) -> list[list[Any]]:
 
 
 def _read(draft: TrainedDraft) -> str:
-    from spsbench.models.kinds import READ_LAYERS
+    from spsbench.models.kinds import ASSISTANT, READ_LAYERS
 
+    if draft.kind == ASSISTANT:
+        kinds = " and ".join(name.replace("_", " ") for name in draft.extra["attends"])
+        return f"the target's last state, and the keys and values of its last layers of {kinds} that compute some"
     if draft.kind not in READ_LAYERS:
         return "the target's last state, after its final norm"
     if draft.reads is None:
@@ -238,6 +250,8 @@ def _read(draft: TrainedDraft) -> str:
 
 
 def _proposed(draft: TrainedDraft) -> str:
+    if clusters := draft.extra.get("clusters"):
+        return f"tokens of the best of {clusters:,} clusters"
     if draft.vocabulary is None:
         return "all tokens"
     way = f"; d2t has {draft.extra['d2t']}" if "d2t" in draft.extra else ""

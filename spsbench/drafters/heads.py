@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.models.causal_lm import HiddenStates
 from spsbench.models.heads import HeadChain, Heads, PEagleChain
 from spsbench.models.live_tree import Branches, LiveTree
-
-if TYPE_CHECKING:
-    pass
 
 
 class EagleModel:

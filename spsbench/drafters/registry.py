@@ -12,7 +12,7 @@ from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
 from spsbench.base.records import OptionValue, SamplingParams, Spec
 from spsbench.drafters.shape import Shape, shape_of
-from spsbench.models.kinds import AS_WRITTEN, CONVENTIONS
+from spsbench.models.kinds import AS_WRITTEN, BONUS, CONVENTIONS, OF_HEADS
 
 if TYPE_CHECKING:
     import torch
@@ -573,7 +573,7 @@ DRAFTERS = Registry(
             "heads",
             "Heads trained on the target's hidden states (EAGLE, EAGLE-3, P-EAGLE, Medusa), from=FOLDER.",
             deferred("spsbench.drafters.trained:build"),
-            {"from": SHIPPED, "bits": 0, **dict.fromkeys(CONVENTIONS, AS_WRITTEN), **_DRAWN},
+            {"from": SHIPPED, "bits": 0, **dict.fromkeys(OF_HEADS, AS_WRITTEN), **_DRAWN},
             check=one_of("heads", "bits", 0, 8, 4),
             rounds=lambda options: bool(options["bits"]),
             needs=frozenset({WEIGHTS, HIDDEN}),
@@ -598,8 +598,8 @@ DRAFTERS = Registry(
             "assistant",
             "A Gemma 4 assistant over the target's keys and values, from=FOLDER.",
             deferred("spsbench.drafters.mtp:build_assistant"),
-            {"from": "", "position": "bonus"},
-            check=one_of("assistant", "position", "bonus", "written"),
+            {"from": "", "position": BONUS},
+            check=one_of("assistant", "position", *CONVENTIONS["position"]),
             needs=frozenset({WEIGHTS, HIDDEN}),
             content=deferred("spsbench.drafters.mtp:assistant_content"),
             suits=deferred("spsbench.drafters.mtp:assistant_suits"),

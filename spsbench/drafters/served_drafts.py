@@ -1,7 +1,8 @@
 """What engines make of a trained drafter's folder: where releases read the same files differently.
 
 Each of these keeps the text right and loses acceptance without a word, so that only a measurement under
-several readings shows which one a drafter was trained for. Read in the released code in 2026-11, not run.
+several readings shows which one a drafter was trained for. Read in the released code in 2026-11, not run, but
+for what transformers does not load.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from spsbench.models.blocks import VANILLA
 from spsbench.models.kinds import (
     AFTER,
+    ASSISTANT,
     BLOCKS,
     CONVENTIONS,
     DFLASH2,
@@ -28,6 +30,7 @@ from spsbench.models.kinds import (
     PRE,
     SPECULATORS,
     SPSBENCH,
+    WRITTEN,
     XPRESS,
 )
 from spsbench.models.trained import TrainedDraft
@@ -79,6 +82,8 @@ def served(draft: TrainedDraft, config: Mapping[str, Any]) -> list[Served]:
         return [*_of_peagle(draft, config)]
     if draft.kind == MTP:
         return [*_of_modules(draft)]
+    if draft.kind == ASSISTANT:
+        return [*_of_assistant(draft)]
     if draft.kind in BLOCKS:
         return [*_of_block(draft, config)]
     if draft.kind == XPRESS:
@@ -210,6 +215,15 @@ def _of_modules(draft: TrainedDraft) -> Iterator[Served]:
     if draft.extra["own_heads"] and model.startswith("step"):
         says.append("the target's head in place of each module's own")
     yield _served(TRANSFORMERS, draft, reading, says, is_ours=len(says) < 3)
+
+
+def _of_assistant(draft: TrainedDraft) -> Iterator[Served]:
+    before = ["a draft stands at the last token that was read, not at the pending one"]
+    for engine in (VLLM, SGLANG):
+        yield _served(engine, draft, {"position": WRITTEN}, before, is_ours=True)
+    yield _served(LLAMA_CPP, draft, {}, [], is_ours=True)
+    why = "ValueError: its configuration looks for a layer with keys and values of its own"
+    yield Served(TRANSFORMERS, False, why)
 
 
 def _served(

@@ -34,17 +34,7 @@ from spsbench.drafters.shape import Shape, shape_of
 from spsbench.models.block_folders import load_block
 from spsbench.models.causal_lm import LAST, CausalLM, States, text_config
 from spsbench.models.heads import PEagleChain, load_chain, load_heads
-from spsbench.models.kinds import (
-    AS_WRITTEN,
-    BLOCKS,
-    CONVENTIONS,
-    DFLASH,
-    EAGLE,
-    EAGLE3,
-    MEDUSA,
-    MODEL,
-    PEAGLE,
-)
+from spsbench.models.kinds import AS_WRITTEN, BLOCKS, DFLASH, EAGLE, EAGLE3, MEDUSA, MODEL, OF_HEADS, PEAGLE
 from spsbench.models.reading import read_draft
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
 from spsbench.models.trained import TrainedDraft
@@ -68,7 +58,7 @@ def _read_named_folder(options: Options) -> TrainedDraft:
     if draft.refused or draft.kind not in RUN:
         why = draft.refused or f"what runs here is {', '.join(RUN)}"
         raise UsageError(f"{name} is {draft.kind}: {why}.", flag=_FLAG, remedy="Choose another drafter.")
-    asked = {name: str(options[name]) for name in CONVENTIONS if options.get(name, AS_WRITTEN) != AS_WRITTEN}
+    asked = {name: str(options[name]) for name in OF_HEADS if options.get(name, AS_WRITTEN) != AS_WRITTEN}
     return draft.read_as(_FLAG, **asked)
 
 

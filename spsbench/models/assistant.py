@@ -20,11 +20,10 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import HiddenStates, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.kinds import ASSISTANT, AUTHORS, BONUS, WRITTEN
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files
 from spsbench.models.torch_lm import TorchLM
-
-BONUS, WRITTEN = POSITIONS = ("bonus", "written")
-"""Where a draft stands: at the pending token, or at the last token that the target has read."""
+from spsbench.models.trained import Convention, MadeFor, TrainedDraft
 
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
@@ -63,6 +62,32 @@ def read_assistant(folder: Path, flag: str) -> Any:
                 folder, f"has {name} of the shape {list(stored.shape(name))}, not {list(part.shape)}", flag
             )
     return config
+
+
+def describe_assistant(folder: Path, flag: str) -> TrainedDraft:
+    """Describe an assistant's folder; see ``read_assistant`` for errors.
+
+    A folder does not name its target. ``extra`` has the kinds of attention whose keys and values it reads,
+    and how many clusters it chooses tokens by; 0 where it scores all of them.
+    """
+    config = read_assistant(folder, flag)
+    text = config.get_text_config()
+    told = "transformers' code, whose format it is; vLLM and SGLang take written"
+    with typed_errors(str(folder), flag):
+        stored = Checkpoint(folder)
+    return TrainedDraft(
+        folder,
+        ASSISTANT,
+        MadeFor("a Gemma 4", config.backbone_hidden_size, text.vocab_size, ""),
+        text.to_dict(),
+        stored,
+        writer=AUTHORS,
+        conventions=(Convention("position", BONUS, told, certain=False),),
+        extra={
+            "attends": list(dict.fromkeys(text.layer_types)),
+            "clusters": config.num_centroids if config.use_ordered_embeddings else 0,
+        },
+    )
 
 
 @contextmanager
@@ -155,7 +180,7 @@ class AssistantModel:
         assistant: see ``load_assistant``.
         target: whose cache is read; the caller has rolled it back to what was decided.
         hidden: the target's states, and how many tokens it has read.
-        position: one of ``POSITIONS``.
+        position: one of ``CONVENTIONS["position"]``.
     """
 
     def __init__(self, assistant: Any, target: TorchLM, hidden: HiddenStates, position: str) -> None:

@@ -33,8 +33,9 @@ AFTER, OUTPUT, PRE, POST = "after", "output", "pre", "post"
 OWN, NEXT = "own", "next"
 EARLIER, BOTH = "earlier", "both"
 ANCHORED, EACH = "anchored", "each"
+BONUS, WRITTEN = "bonus", "written"
 
-CONVENTIONS = {
+OF_HEADS = {
     "ids": (AFTER, OUTPUT),
     "recycle": (PRE, POST),
     "residual": (PRE, POST),
@@ -42,7 +43,7 @@ CONVENTIONS = {
     "sliding": (EARLIER, BOTH),
     "window": (ANCHORED, EACH),
 }
-"""What engines read differently in the same folder, and how each can be read; options of the drafter.
+"""What engines read differently in the same folder, and how each can be read; options of ``heads``.
 
 ``ids``: an id k is the state after k layers, or the output of the layer with index k, which is state k + 1.
 ``recycle``: what a head reads of itself, before or after its final norm. ``residual``: whether the attention
@@ -52,6 +53,10 @@ Of a block: ``anchor``, whether a place predicts its own token or the next one, 
 place predicts too. In its sliding layers: ``sliding``, whether a place sees the earlier ones of the block
 alone or both sides; ``window``, whether it is counted from the block's first place for all, or from each.
 """
+
+CONVENTIONS = OF_HEADS | {"position": (BONUS, WRITTEN)}
+"""Those of every kind. ``position``: where an assistant's draft stands, at the pending token or at the last
+token that the target has read."""
 
 AS_WRITTEN = "as-written"
 """What a convention is unless it is asked for: as the folder, or who wrote it, says."""

@@ -9,6 +9,7 @@ import pytest
 from support.commandline import Cli
 from support.published_heads import READS, as_authors, changed, save_published, some
 from support.tiny_models import config_of, make, save
+from support.tiny_mtp import make_gemma4, save_assistant
 
 HIDDEN, SIZE = 32, 258
 
@@ -34,6 +35,46 @@ def test_what_does_not_run_says_why_and_what_is_none_is_refused(cli: Cli, tmp_pa
     assert "not lossless" in told["engines"][0]["says"]
     nothing = cli("doctor", str(tmp_path))
     assert (nothing.code, "is not a trained draft" in nothing.err) == (3, True)
+
+
+def test_an_assistant_is_described(cli: Cli, tmp_path: Path) -> None:
+    folder = save_assistant(tmp_path / "a", SIZE)
+    said = " ".join(cli("doctor", str(folder)).out.split())
+    assert "assistant, in the layout of its authors" in said
+    assert "its last layers of sliding attention and full attention" in said
+    assert "--drafter assistant:from=FOLDER" in said
+
+
+@pytest.mark.thorough
+def test_an_assistant_is_measured_under_both_positions(cli: Cli, tmp_path: Path) -> None:
+    """Over one text, which has no interval."""
+    folder = save_assistant(tmp_path / "a", SIZE)
+    target = save(make_gemma4(SIZE), tmp_path / "target")
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("One prompt.\n")
+    flags = ("--target", str(target), "--task", str(prompts), "--limit", "1", "--json")
+    measured = cli("doctor", str(folder), *flags)
+    assert measured.code == 0, measured.err
+    found = json.loads(measured.out)["readings"]
+    assert [each["options"] for each in found] == [{}, {"position": "written"}]
+    assert [found[0]["tokens_per_loop"][end] for end in ("low", "high")] == [None, None]
+
+
+def test_an_assistant_of_another_target_and_one_that_lacks_a_tensor_are_refused(
+    cli: Cli, tmp_path: Path
+) -> None:
+    target = save(make_gemma4(SIZE), tmp_path / "target")
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("One prompt.\n")
+    flags = ("--target", str(target), "--task", str(prompts))
+    wide = cli("doctor", str(save_assistant(tmp_path / "w", SIZE, width=48)), *flags)
+    assert (wide.code, "backbone_hidden_size 48; the target has 32" in wide.err) == (2, True)
+    folder = save_assistant(tmp_path / "a", SIZE)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["intermediate_size"] = 64
+    (folder / "config.json").write_text(json.dumps(config))
+    other = cli("doctor", str(folder))
+    assert (other.code, "of the shape [48, 16], not [64, 16]" in other.err) == (3, True)
 
 
 @pytest.mark.parametrize("flags", [("--target", "x"), ("--task", "humaneval")])

@@ -14,7 +14,8 @@ import torch
 from support.published_heads import READS, as_authors, changed, save_medusa, save_published
 from support.tiny_blocks import save_block
 from support.tiny_models import config_of, make
-from support.tiny_mtp import save_with_mtp
+from support.tiny_mtp import save_assistant, save_with_mtp
+from transformers import Gemma4AssistantForCausalLM
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Spec
@@ -22,6 +23,7 @@ from spsbench.drafters import trained
 from spsbench.drafters.read_otherwise import by_reading
 from spsbench.drafters.registry import drafter_kind
 from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
+from spsbench.models.assistant import describe_assistant
 from spsbench.models.module_folders import describe_modules
 from spsbench.models.published import open_published
 from spsbench.models.reading import read_draft
@@ -190,6 +192,26 @@ def test_a_dspark_whose_anchor_is_not_told_is_read_both_ways(tmp_path: Path) -> 
     assert of_engines(folder)[VLLM].options == {"anchor": "own"}
     gated = of_engines(save_block(tmp_path / "g", **BLOCK_TARGET, kind="dspark", markov="gated"))
     assert [gated[engine].loads for engine in (VLLM, LLAMA_CPP)] == [False, False]
+
+
+def test_an_assistant_stands_elsewhere_in_some_engines_and_is_not_loaded_by_one(tmp_path: Path) -> None:
+    folder = save_assistant(tmp_path / "a", SIZE)
+    draft = describe_assistant(folder, FLAG)
+    assert (draft.kind, draft.target.hidden, draft.target.vocab_size) == ("assistant", HIDDEN, SIZE)
+    assert draft.extra == {"attends": ["sliding_attention", "full_attention"], "clusters": 0}
+    found = {each.engine: each for each in served(draft, {})}
+    assert [found[each].options for each in (VLLM, SGLANG)] == [{"position": "written"}] * 2
+    assert (found[LLAMA_CPP].says, found[LLAMA_CPP].options) == ("as its writer does", None)
+    assert not found[TRANSFORMERS].loads
+    assert readings(draft, list(found.values()), 6) == [{}, {"position": "written"}]
+    clustered = describe_assistant(save_assistant(tmp_path / "b", 256, ordered=True), FLAG)
+    assert clustered.extra["clusters"] == 4
+
+
+def test_what_is_said_of_transformers_and_assistants_is_so(tmp_path: Path) -> None:
+    """Where a later release loads one, the table of engines is behind it."""
+    with pytest.raises(ValueError, match="layer types producing a cache"):
+        Gemma4AssistantForCausalLM.from_pretrained(save_assistant(tmp_path / "a", SIZE))
 
 
 def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(
