@@ -25,6 +25,7 @@ from spsbench.cli.progress import watching as watching
 from spsbench.cli.report import derive as derive
 from spsbench.cli.report import read as read
 from spsbench.cli.run import among_processes as among_processes
+from spsbench.cli.settings import data_by_task as data_by_task
 from spsbench.cli.settings import gates_of as gates_of
 from spsbench.cli.settings import read_material as read_material
 from spsbench.cli.settings import read_settings as read_settings

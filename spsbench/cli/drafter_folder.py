@@ -96,7 +96,7 @@ def _measured(
     *,
     quiet: bool,
 ) -> Sequence[Accepted]:
-    from spsbench.cli.settings import read_material
+    from spsbench.cli.settings import data_by_task, read_material
     from spsbench.drafters.read_otherwise import by_reading
     from spsbench.drafters.registry import drafter_kind
     from spsbench.drafters.served_drafts import readings
@@ -105,8 +105,9 @@ def _measured(
 
     if draft.refused:
         raise UsageError(f"{draft.folder} is {draft.kind}: {draft.refused}.", flag=FLAG)
-    settings = read_material(quiet=quiet, target=target, task=task, limit=limit or str(TEXTS))
-    material = find_material(settings)
+    with data_by_task():
+        settings = read_material(quiet=quiet, target=target, task=task, limit=limit or str(TEXTS))
+        material = find_material(settings)
     spec = _drafter(draft)
     drafter_kind(spec.name).require_target(spec, material.source.target)
     layers = text_config(material.source.target.config).num_hidden_layers
@@ -241,7 +242,8 @@ def _read(draft: TrainedDraft) -> str:
 
     if draft.kind == ASSISTANT:
         kinds = " and ".join(name.replace("_", " ") for name in draft.extra["attends"])
-        return f"the target's last state, and the keys and values of its last layers of {kinds} that compute some"
+        seen = f"the keys and values of its last layers of {kinds} that compute some"
+        return f"the target's last state, and {seen}"
     if draft.kind not in READ_LAYERS:
         return "the target's last state, after its final norm"
     if draft.reads is None:

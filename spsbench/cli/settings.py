@@ -126,6 +126,23 @@ def task_named_by(flag: str) -> Iterator[None]:
         raise type(error)(error.message, flag=flag, remedy=error.remedy) from error
 
 
+@contextmanager
+def data_by_task() -> Iterator[None]:
+    """Raise the block's errors about ``--data`` again as those of ``--task``, of a command without it."""
+    try:
+        yield
+    except SpsbenchError as error:
+        if not (error.flag or "").startswith("--data"):
+            raise
+        remedy = error.remedy
+        if remedy is None or "--data" in remedy:
+            remedy = (
+                "Give prompts of your own with --task FILE, point HF_HOME to a cache that holds the data, "
+                "or go online (with HF_TOKEN if access is gated)."
+            )
+        raise type(error)(error.message, flag="--task", remedy=remedy) from error
+
+
 def say_reading(task: Task, *, quiet: bool) -> None:
     """Print what of a file is left out or not used."""
     from spsbench.report.wording import reading_notes

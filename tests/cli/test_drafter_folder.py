@@ -77,6 +77,18 @@ def test_an_assistant_of_another_target_and_one_that_lacks_a_tensor_are_refused(
     assert (other.code, "of the shape [48, 16], not [64, 16]" in other.err) == (3, True)
 
 
+def test_missing_data_are_said_of_an_option_that_the_command_has(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    target = save(make_gemma4(SIZE), tmp_path / "target")
+    missing = cli("doctor", str(save_assistant(tmp_path / "a", SIZE)), "--target", str(target))
+    assert missing.code == 3
+    assert "error: --task: the split validation is unavailable" in missing.err
+    assert "Give prompts of your own with --task FILE" in missing.err
+    assert "--data" not in missing.err
+
+
 @pytest.mark.parametrize("flags", [("--target", "x"), ("--task", "humaneval")])
 def test_what_is_for_a_folder_is_refused_without_one(cli: Cli, flags: tuple[str, str]) -> None:
     refused = cli("doctor", *flags)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import GateFailed, IncompleteError, UnavailableError, UsageError, make_folder, results_dir
-from spsbench.cli import Common, out, print_json, say
+from spsbench.cli import Common, data_by_task, out, print_json, say
 from spsbench.config import ModelRef, model_name
 from spsbench.parts.audit.options import AuditOptions, settings_asked
 
@@ -45,7 +45,8 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
 
     quiet = wanted.quiet
     say("Checking prompts, models and engine", quiet=quiet)
-    material = material_for(planned.settings, wanted.engine or kind.name)
+    with data_by_task():
+        material = material_for(planned.settings, wanted.engine or kind.name)
     tokenizer, size = material.tokenizer, material.source.vocab_size
     ends = frozenset(ids_that_end(material.stop, tokenizer, size))
     bounds = [bound(sampling, tokenizer, ends) for sampling in planned.samplings]

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spsbench.base import UsageError, require_makeable, unknown
-from spsbench.cli import Common, option, option_of, options, read_material, task_named_by, values
+from spsbench.cli import (
+    Common,
+    data_by_task,
+    option,
+    option_of,
+    options,
+    read_material,
+    task_named_by,
+    values,
+)
 from spsbench.config import refuse_together
 
 if TYPE_CHECKING:
@@ -239,7 +248,7 @@ def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
 
 def _material_settings(wanted: AuditOptions) -> MaterialSettings:
     """Return the settings of prompts and models; the task's samplings are not used."""
-    with task_named_by("--task"):
+    with task_named_by("--task"), data_by_task():
         return read_material(
             task=wanted.task,
             pair=wanted.pair,

@@ -12,6 +12,7 @@ from support.commandline import Cli
 from support.fake_server import serving
 from support.mini_server import MiniServer
 from support.tiny_engine import InProcess, in_process
+from support.tiny_models import config_of, make, save
 
 from spsbench.base.errors import UsageError
 from spsbench.base.protocol import Answer, Ask, Described, Drafting
@@ -223,6 +224,18 @@ def test_an_engine_that_does_not_start_exits_3(cli: Cli, tmp_path: Path) -> None
     done = cli("audit", "--engine", worker, *FEW, "--out", tmp_path / "audit")
     assert done.code == 3
     assert "does not load the models" in done.err
+
+
+def test_missing_data_are_said_of_an_option_that_audit_has(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    target = save(make(config_of("llama", head_dim=16)), tmp_path / "target")
+    worker = f"worker:{sys.executable} -m spsbench.parts.verify.served"
+    models = ("--target", target, "--draft", target)
+    missing = cli("audit", "--engine", worker, "--task", "xsum", *models, "--out", tmp_path / "audit")
+    assert (missing.code, "error: --task: the split" in missing.err) == (3, True), missing.err
+    assert "--data" not in missing.err
 
 
 def test_an_engine_that_gives_up_keeps_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
