@@ -32,6 +32,7 @@ from spsbench.base.errors import SpsbenchError as SpsbenchError
 from spsbench.base.errors import UnavailableError as UnavailableError
 from spsbench.base.errors import UsageError as UsageError
 from spsbench.base.errors import as_typed as as_typed
+from spsbench.base.errors import first_line as first_line
 from spsbench.base.files import LONGEST_LINE_BYTES as LONGEST_LINE_BYTES
 from spsbench.base.files import make_folder as make_folder
 from spsbench.base.files import ordinary as ordinary

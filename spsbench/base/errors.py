@@ -90,6 +90,19 @@ def printable(text: str) -> str:
     return "".join(" " if unicodedata.category(char).startswith("C") else char for char in text)
 
 
+def first_line(error: BaseException, *, kind: bool = False) -> str:
+    """Return the first line of an error's text that is not blank; its kind's name where there is none.
+
+    Args:
+        kind: whether the kind's name stands before the line, too.
+    """
+    name = type(error).__name__
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if not line:
+        return name
+    return f"{name}: {line}" if kind else line
+
+
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error itself, then its causes, the latest first."""
     seen = set[int]()

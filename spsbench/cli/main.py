@@ -22,7 +22,7 @@ import spsbench
 from spsbench.base.addresses import withhold
 from spsbench.base.cluster import require_alone
 from spsbench.base.environment import typed_arguments
-from spsbench.base.errors import SpsbenchError, UsageError, as_typed
+from spsbench.base.errors import SpsbenchError, UsageError, as_typed, first_line
 from spsbench.base.parts import of_part
 from spsbench.cli.compare import compare
 from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
@@ -293,7 +293,7 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             return refusal.exit_code
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."
-            complain(f"{type(error).__name__}: {_first_line(error)}{hint}")
+            complain(f"{first_line(error, kind=True)}{hint}")
             return 1
     raise error
 
@@ -324,7 +324,3 @@ def _sentence(message: str) -> str:
     """Return the message with exactly one punctuation mark at its end."""
     message = message.rstrip(". ")
     return message if message.endswith(("?", "!")) else f"{message}."
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message.")

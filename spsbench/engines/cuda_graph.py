@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import first_line
 from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.batch import BatchRow, DecodingBatch
@@ -59,7 +60,7 @@ class Graphs:
                 with torch.cuda.graph(graph, pool=self._pool):
                     stage()
         except RuntimeError as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise CaptureFailed(f"a CUDA graph could not be captured: {reason}") from error
         return graph.replay
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, first_line
 from spsbench.decode.beam import Node
 from spsbench.decode.protocols import LanguageModel
 from spsbench.models.causal_lm import CausalLM, attention_window, proposable, tolerance
@@ -128,7 +128,7 @@ def require_exact_tree(lm: BeamLM, flag: str = "--sampling") -> None:
         lines = torch.stack([lm.in_line(prompt, node.tokens()) for node in nodes]).double()
     except Exception as error:
         refuse_fault(error, f" while {lm.name} was tested with a tree")
-        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        reason = first_line(error, kind=True)
         raise _refusal(lm.name, reason, flag) from error
     worst = float((torch.stack(rows).double() - lines).abs().max() / lines.abs().max().clamp(min=1e-9))
     if not worst <= tolerance(lm.dtype):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base.errors import UnavailableError, UsageError, as_typed
+from spsbench.base.errors import UnavailableError, UsageError, as_typed, first_line
 from spsbench.models.blocks import MARKOV, BlockForm, BlockModel, BlockNet
 from spsbench.models.body import head_of
 from spsbench.models.causal_lm import CausalLM
@@ -334,7 +334,7 @@ def _loaded(draft: TrainedDraft, target: CausalLM, flag: str) -> BlockModel:
         net.load_state_dict(state, assign=True)
         rotary = Qwen3RotaryEmbedding(layer_config(draft)).to(target.device)
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as fault:
-        reason = next(iter(str(fault).splitlines()), "")
+        reason = first_line(fault)
         raise UnavailableError(
             f"{draft.folder} does not hold the drafter that it describes: {reason}.",
             flag=flag,

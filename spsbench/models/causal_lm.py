@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from spsbench.base.errors import RanksFault, UsageError
+from spsbench.base.errors import RanksFault, UsageError, first_line
 from spsbench.decode.protocols import read_prompt
 from spsbench.models.choices import Choices
 from spsbench.models.faults import refuse_fault
@@ -460,7 +460,7 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
             raise
         except Exception as error:
             refuse_fault(error, f" while {name} was tested")
-            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            reason = first_line(error, kind=True)
             cause = error
             break
         if result.worst <= tolerance(model.dtype):
@@ -491,8 +491,8 @@ def why_no_rollback(model: CausalLM) -> str | None:
     try:
         model.score_uncached(tokens, last=1)
     except Exception as error:
-        dtype, said = str(model.dtype).removeprefix("torch."), next(iter(str(error).splitlines()), "")
-        return f"has no forward in {dtype}, with or without a cache ({type(error).__name__}: {said})"
+        dtype, said = str(model.dtype).removeprefix("torch."), first_line(error, kind=True)
+        return f"has no forward in {dtype}, with or without a cache ({said})"
     other = tokens.clone()
     other[-2:] = (other[-2:] + 1) % model.vocab_size
     try:

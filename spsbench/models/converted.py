@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.models.fetch import cache, packages
 from spsbench.models.hf_errors import quiet_libraries, typed_error
 
@@ -205,7 +205,7 @@ def _gguf_errors(name: str, flag: str) -> Iterator[None]:
     except (ImportError, MemoryError) as error:
         raise typed_error(error, name, flag) from error
     except Exception as error:
-        text = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        text = first_line(error).rstrip(".")
         if any(words in text for words in _UNKNOWN_ARCHITECTURE):
             raise UsageError(
                 f"{name} has an architecture that the installed transformers cannot read from GGUF ({text}).",

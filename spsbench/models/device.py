@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from spsbench.base.environment import gpus
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, first_line
 from spsbench.base.gpu import FACTS, STATE, Board, NoNvml, NvmlBoard, SmiBoard, board_of, gpu_watched, nvml_of
 from spsbench.models.fetch.cache import watcher
 
@@ -55,7 +55,7 @@ def _cuda_is_usable() -> bool:
 
 
 def _refusal(name: str, error: Exception, *, usable: bool) -> UsageError:
-    reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+    reason = first_line(error).rstrip(".")
     remedy = "Use cpu, or auto."
     if name.startswith("cuda") and not usable:
         reason = why_unusable()

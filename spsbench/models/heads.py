@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.errors import UnavailableError, UsageError, first_line
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.body import head_of
@@ -547,7 +547,7 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
         ) from reason
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as fault:
         missing = isinstance(fault, KeyError)
-        reason_of = f"it has no {fault.args[0]}" if missing else next(iter(str(fault).splitlines()), "")
+        reason_of = f"it has no {fault.args[0]}" if missing else first_line(fault)
         raise UnavailableError(
             f"{draft.folder} does not hold the head that it describes: {reason_of}.",
             flag=flag,

@@ -11,7 +11,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from spsbench.base.addresses import host_of
-from spsbench.base.errors import DeviceFault, SpsbenchError, UnavailableError, UsageError, causes_of
+from spsbench.base.errors import (
+    DeviceFault,
+    SpsbenchError,
+    UnavailableError,
+    UsageError,
+    causes_of,
+    first_line,
+)
 from spsbench.models.fetch.cache import free_bytes, megabytes, watcher
 
 ANSWERS_WITHIN_S = 10.0
@@ -238,7 +245,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
         (
             True,
             UnavailableError,
-            f"{name} cannot be read: {next(iter(text.splitlines()), type(error).__name__)}",
+            f"{name} cannot be read: {first_line(error)}",
             "Download or save the model again.",
         ),
     )

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.config.models import Precision
 from spsbench.models.causal_lm import skeleton
 
@@ -94,7 +94,7 @@ def require_readable(config: Any, method: str | None, device: torch.device, name
         reason = f"transformers would turn its weights back into bfloat16 on this {where}"
     except Exception as error:  # each method has its own
         cause = error
-        reason = next(iter(str(error).splitlines()), type(error).__name__).split(" - supported types")[0]
+        reason = first_line(error).split(" - supported types")[0]
         kind = UnavailableError if isinstance(error, ImportError) else UsageError
     needs = _NEEDS.get(method, "Install what it needs")
     raise kind(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.base.errors import as_typed
+from spsbench.base.errors import as_typed, first_line
 from spsbench.models.kinds import AFTER, EAGLE3, MTP, PEAGLE, POST, PRE, SPECULATORS, XPRESS
 from spsbench.models.published import CONFIG as CONFIG
 from spsbench.models.published import D2T as D2T
@@ -234,7 +234,7 @@ def _layer_shapes(published: Published, layer: Mapping[str, Any]) -> dict[str, S
         with torch.device("meta"):
             body = eagle3_body(config_of_layers(layer), before_residual=False)
     except Exception as fault:  # whatever transformers raises at settings that make no layer
-        published.damaged(f"has a {LAYER} that makes no layer ({next(iter(str(fault).splitlines()), '')})")
+        published.damaged(f"has a {LAYER} that makes no layer ({first_line(fault)})")
     shapes = {name: tuple(part.shape) for name, part in body.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if not name.startswith("embed_tokens")}
 

@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 
 from spsbench.base.cluster import TENSOR_PARALLEL
-from spsbench.base.errors import RanksFault, SpsbenchError, UsageError
+from spsbench.base.errors import RanksFault, SpsbenchError, UsageError, first_line
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.models.causal_lm import LAST, CausalLM, States, text_config
@@ -143,7 +143,7 @@ class Ranks:
         except SpsbenchError:
             raise
         except Exception as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+            reason = first_line(error).rstrip(".")
             failed = f"{what} failed in process {self.rank} of {self.size}"
             if any(sign in reason.lower() for sign in _GONE):
                 why = f"{failed}: another process has ended."
@@ -217,7 +217,7 @@ def _meet(device: torch.device) -> None:
         # The group's own timeout is too long for a process that never starts.
         store.wait([here(other) for other in range(size)], _MEETING)
     except (RuntimeError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise RanksFault(
             f"the processes did not all join within {_MEETING.seconds // 60} min ({reason}).",
             flag=TENSOR_PARALLEL,

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, first_line
 
 
 class NeedsTower(UsageError):
@@ -146,21 +146,17 @@ def why_no_text(config: Any) -> str | None:
         with torch.device("meta"):
             model = found._from_config(config, dtype=torch.float32).eval()
     except Exception as error:
-        return f"transformers cannot build it ({type(error).__name__}: {_first_line(error)})"
+        return f"transformers cannot build it ({first_line(error, kind=True).rstrip('.')})"
     try:
         with torch.device("meta"), torch.inference_mode():
             model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=False)
     except NeedsTower as error:
         return error.message.rstrip(".")
     except (ValueError, TypeError, AttributeError, ImportError) as error:
-        return f"a forward of text alone fails: {_first_line(error)}"
+        return f"a forward of text alone fails: {first_line(error).rstrip('.')}"
     except Exception:  # what a tensor without memory cannot do
         return None
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "").rstrip(".")
 
 
 class WithoutTowers:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from spsbench.base.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, first_line
 from spsbench.base.protocol import PeerError
 from spsbench.base.records import Arm, Generation, Request, SamplingParams
 from spsbench.config.models import TORCH, Precision
@@ -72,7 +72,7 @@ def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, 
 def reason_of(error: Exception, remedy: str = TAKES_LESS) -> str:
     """Return an error as a sample records it, in one line; out of memory with the remedy."""
     short = shortage(error, remedy)
-    return short or f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return short or first_line(error, kind=True)
 
 
 NO_GRAPHS = "CUDA graphs need a CUDA device"

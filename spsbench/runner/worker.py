@@ -24,7 +24,7 @@ import psutil
 from spsbench import __version__
 from spsbench.base.cluster import FLAG, LOCAL
 from spsbench.base.environment import describe_environment
-from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.base.files import plain
 from spsbench.config import RunConfig
 from spsbench.models.device import Gpu
@@ -353,7 +353,7 @@ def _connect(address: str) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own would exit without a word
     except (OSError, RuntimeError, ValueError, ImportError) as error:
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise UnavailableError(
             f"Ray cannot be used at {address}: {reason.rstrip('.')}.",
             flag=FLAG,
@@ -402,7 +402,7 @@ def _result_of(answer: Any) -> Any:
     except RayTaskError as error:
         raise error.cause from None
     except RayError as error:
-        raise _Gone(next(iter(str(error).splitlines()), type(error).__name__)) from error
+        raise _Gone(first_line(error)) from error
     except ConnectionError as error:
         raise _cut_off(error) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spsbench.base.environment import little_memory
-from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.base.files import open_file, opened
 from spsbench.tasks.spec import HubSource
 
@@ -302,7 +302,7 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[DataRow]:
         with open_file(path) as opened_file, pq.ParquetFile(opened_file) as file, little_memory():
             table = file.read() if row_group is None else file.read_row_group(row_group)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise bad_data(
             f"{path} is not a readable Parquet file ({reason}).", "Fetch or write it again."
         ) from error
@@ -447,5 +447,4 @@ def _why_not(error: Exception, tried: Container[str]) -> tuple[str, str]:
         return "no such revision", ""
     if isinstance(error, errors.RepositoryNotFoundError):
         return "not found on the hub, or private", ""
-    lines = str(error).strip().splitlines()
-    return (f"{type(error).__name__}, {lines[0]}" if lines else type(error).__name__), ""
+    return first_line(error, kind=True), ""

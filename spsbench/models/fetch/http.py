@@ -37,7 +37,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from spsbench.base.addresses import NotThere, Unreachable, host_of
-from spsbench.base.errors import UnavailableError
+from spsbench.base.errors import UnavailableError, first_line
 from spsbench.models.fetch.cache import (
     Stored,
     megabytes,
@@ -347,8 +347,7 @@ _REASONS = (
 
 def _reason(error: Exception) -> str:
     """Return a short reason: requests' own messages have a hundred words."""
-    first_line = next(iter(str(error).splitlines()), type(error).__name__)[:80]
-    return next((words for kind, words in _REASONS if isinstance(error, kind)), first_line)
+    return next((words for kind, words in _REASONS if isinstance(error, kind)), first_line(error)[:80])
 
 
 _PAGE_S, _PAGE_BYTES = 300.0, 64 << 20

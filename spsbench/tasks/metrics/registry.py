@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.base.plugins import Registry
 from spsbench.tasks.metrics.builtin import KINDS
 from spsbench.tasks.metrics.kind import MetricKind, Texts
@@ -98,7 +98,7 @@ def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
         tried = computed(_PREDICTIONS, _REFERENCES)
     except Exception as error:
         raise UsageError(
-            f"{name} does not score texts against references ({_first_line(error)}).",
+            f"{name} does not score texts against references ({first_line(error, kind=True)}).",
             flag=flag,
             remedy="Name a metric whose predictions and references are texts, and which needs nothing else.",
         ) from error
@@ -141,7 +141,7 @@ def _loaded(where: str, flag: str) -> Any:
     try:
         return evaluate.load(where, module_type="metric", keep_in_memory=True)
     except Exception as error:  # a script may raise anything, and the client what its HTTP library raised
-        reason = _first_line(error)
+        reason = first_line(error, kind=True)
         if isinstance(error, (FileNotFoundError, ConnectionError)):
             reason = "its script is not on this machine and cannot be fetched from the hub"
         raise UnavailableError(
@@ -150,11 +150,6 @@ def _loaded(where: str, flag: str) -> Any:
             remedy="Check its name, install the packages it needs, go online once (the script is kept), or "
             f"give a local script, {PREFIX}path/metric.py.",
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _key_of(answer: Mapping[str, Any], title: str, wanted: str | None, name: str, flag: str) -> str:

@@ -25,6 +25,7 @@ from spsbench.base import (
     Spec,
     UnavailableError,
     UsageError,
+    first_line,
     read_file,
 )
 from spsbench.decode import (
@@ -336,7 +337,7 @@ def read_times(path: Path) -> Calibration:
             f"{path} cannot be read: {error.strerror}.", flag=_FLAG, remedy=_REMEDY
         ) from error
     except (ValidationError, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UsageError(f"{path} holds no times: {reason}.", flag=_FLAG, remedy=_REMEDY) from error
     rounds = min(len(times) for by_rows in seconds.values() for times in by_rows.values())
     return Calibration(
