@@ -209,9 +209,25 @@ def _vllm_bench(row: Row, content: FileContent) -> None:
     fitting = tokens if tokens > accepted + loops else None
     if fitting is None:
         content.notes[_OF_OTHERS] = None
-    content.add(Counts(loops, _number(row, "spec_decode_draft_tokens"), accepted, fitting, (), rates))
+    drafted = _number(row, "spec_decode_draft_tokens")
+    _require_own_figures(row, {_LENGTH: (accepted, loops, 1.0), _RATE: (100 * accepted, drafted, 0.0)})
+    content.add(Counts(loops, drafted, accepted, fitting, (), rates))
     content.k = max(content.k or 0, len(rates)) or None
     content.models[str(row.get("model_id") or "")] = None
+
+
+_LENGTH, _RATE = "spec_decode_acceptance_length", "spec_decode_acceptance_rate"
+"""What vLLM's benchmark works out of its counts: 1 + accepted/loops, and accepted/drafted in percent."""
+
+
+def _require_own_figures(row: Row, by_counts: Mapping[str, tuple[int, int, float]]) -> None:
+    """Refuse a file whose figures are not those of its counts: (dividend, divisor, what is added)."""
+    for name, (part, whole, more) in by_counts.items():
+        if row.get(name) is None or not whole:
+            continue
+        told, counted = _figure(row, name), more + part / whole
+        if abs(told - counted) > _ROUNDED:
+            raise _Missing(f"{name} is {told:g}, and its counts make {counted:.4g}")
 
 
 _OF_OTHERS = (
@@ -230,6 +246,8 @@ def _sglang_bench(row: Row, content: FileContent) -> None:
     if value is None or value == 0:
         raise _Missing("accept_length is missing: the server told none")
     length = _figure(row, "accept_length")
+    if length < 1:
+        raise _Missing(f"accept_length is {length:g}, and each verification gives a token of its own")
     load = ", ".join(
         f"{name} {row[key]}"
         for name, key in (("at most", "max_concurrency"), ("rate", "request_rate"))
@@ -798,7 +816,9 @@ def read(path: Path, form: Form, flag: str) -> FileContent:
             why = f"{path} is of several models: {', '.join(models)}."
             raise UnavailableError(why, flag=flag, remedy="Split it by model.")
     if not (content.counts or content.places or content.stated or form is GUIDELLM):
-        why = "; ".join(f"{count} requests {what}" for what, count in content.skipped.items())
+        why = "; ".join(
+            f"{count} request{'s' * (count > 1)} {what}" for what, count in content.skipped.items()
+        )
         why = f"{path}, {form.name}, says nothing about acceptance: {why or 'nothing is in it'}."
         raise UnavailableError(why, flag=flag)
     return content

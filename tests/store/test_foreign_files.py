@@ -96,6 +96,19 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "no record at all": ([response(KEPT, metrics=None)] * 2, "2 requests without a count of speculation"),
     "a length that is none": ([SGLANG_BENCH | {"accept_length": None}], "the server told none"),
     "a length that is text": ([SGLANG_BENCH | {"accept_length": "2.9"}], "accept_length is 2.9, not"),
+    "a length below a token": ([SGLANG_BENCH | {"accept_length": 0.4}], "accept_length is 0.4, and each"),
+    "vLLM's length against its counts": (
+        [{**BENCH, "spec_decode_acceptance_length": 9.5}],
+        "spec_decode_acceptance_length is 9.5, and its counts make ",
+    ),
+    "vLLM's rate against its counts": (
+        [{**BENCH, "spec_decode_acceptance_rate": 0.5}],
+        "spec_decode_acceptance_rate is 0.5, and its counts make ",
+    ),
+    "vLLM's length is no number": (
+        [{**BENCH, "spec_decode_acceptance_length": float("nan")}],
+        "spec_decode_acceptance_length is nan, not a number",
+    ),
     "SGLang's length against its counts": (
         [sglang(sglang_details(KEPT, spec_accept_length=5.0), 116)],
         "spec_accept_length is 5.0, and 116 tokens in 40 verifications are 2.900",
@@ -425,7 +438,7 @@ def test_sglang_tells_what_it_counts_in_each_of_its_shapes(tmp_path: Path) -> No
         assert told["share of drafts"] == pytest.approx(75 / 120), name
     assert list(named(written(tmp_path / "few.jsonl", sglang(few, 116)))) == ["output tokens/loop"]
     unasked = sglang({}, 4) | {"sglext": {"cached_tokens_details": {}}}
-    with pytest.raises(UnavailableError, match="SGLang responses, says nothing about acceptance: 1 requests"):
+    with pytest.raises(UnavailableError, match="SGLang responses, says nothing about acceptance: 1 request "):
         found_in(written(tmp_path / "none.jsonl", unasked))
 
 
