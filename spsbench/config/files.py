@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,7 +116,7 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
         fault = "the value is missing."
         remedy = f"Give {meaning}." if meaning else None
     elif meaning:
-        fault = f"it must be {meaning}, got {as_typed(error['input'])}."
+        fault = f"it must be {meaning}, got {_shown(error['input'])}."
         remedy = None
     else:
         fault = f"{as_typed(error['input'])} is not valid."
@@ -241,3 +242,12 @@ def _apart(models: Sequence[_NameParts]) -> list[str]:
             break
     short = [shortened(name, LONGEST) for name in names]
     return short if len(set(short)) == len(names) else names
+
+
+def _shown(value: object) -> str:
+    """Write a refused value; of a number in quotes that it is a text, since else nothing seems wrong."""
+    with suppress(TypeError, ValueError):
+        if isinstance(value, str):
+            float(value)
+            return f'the text "{as_typed(value)}"'
+    return as_typed(value)
