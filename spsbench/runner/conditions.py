@@ -238,18 +238,13 @@ def with_sharing(now: Conditions, workers: int) -> Conditions:
 
 
 def comparable(now: Conditions, before: Conditions) -> Conditions:
-    """Return the conditions now, with the recorded value of a GPU fact that either side does not know.
-
-    Runs of earlier versions know of none, but list the names of all that their machine had.
-    """
+    """Return the conditions now, with the recorded value of a GPU fact that either side does not know."""
     result, recorded = dict[str, Any](now), dict[str, Any](before)
     for name in _OF_GPU:
         if result.get(name) is None or recorded.get(name) is None:
             result.pop(name, None)
             if name in recorded:
                 result[name] = recorded[name]
-    if not _OF_GPU.keys() & before.keys() and {*now.get("gpus", ())} <= {*before.get("gpus", ())}:
-        result["gpus"] = before.get("gpus", [])
     return cast("Conditions", result)
 
 

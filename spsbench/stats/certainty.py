@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OVER_TIME = "prompts and time"
-"""In run.json: its intervals hold stretches of time, too. Runs of earlier versions keep theirs."""
+"""In run.json: its intervals hold stretches of time, too."""
 
 STRETCHES = 5
 """Parts of a run by time. More of them are nearer to each other in time, and their noise is larger."""

@@ -193,8 +193,8 @@ def _pace(samples: pd.DataFrame) -> pd.Series[float]:
 
 
 MOST = {"waited_s": 0.06, "stolen_s": 0.02}
-"""Seconds that a second of measuring may lose to others before intervals of a run of earlier versions hold
-it. Those of later runs do from ``CLEAN`` on, in sum: there it was tried to measure without."""
+"""Seconds that a second of measuring may lose to contention where nothing was timed again, as of one text.
+Intervals of a run hold it from ``CLEAN`` on, in sum: there it was tried to measure without."""
 
 _TITLES = {
     "waited_s": "all threads together waited {:.2f} s for a CPU that other processes used",
@@ -284,16 +284,13 @@ def lost_share(summary: Summary) -> float:
 
 
 def _contentions(summary: Summary) -> list[Contention]:
-    """Return CPU contention under each of a run's conditions, as far as its version recorded it."""
+    """Return CPU contention under each of a run's conditions, as far as it was recorded."""
     parts = [entry.get("contention") for entry in summary.get("conditions") or []]
     return [part for part in parts or [summary.get("contention")] if part]
 
 
 def _lost_shares(lost: Contention) -> float:
-    """Return the largest share that an arm lost.
-
-    Summaries of earlier versions lack shares by arm: for them it is the share of all that was measured.
-    """
+    """Return the largest share that an arm lost; without shares by arm that of all that was measured."""
     if "lost_by_arm" in lost:
         return max(lost["lost_by_arm"].values(), default=0.0)
     return min(1.0, (lost.get("waited_share") or 0.0) + (lost.get("stolen_share") or 0.0))

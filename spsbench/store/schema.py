@@ -97,7 +97,7 @@ def of_any_board(conditions: Conditions) -> Conditions:
 
 
 def condition(info: Mapping[str, Any], index: int) -> Conditions:
-    """Return one of a run's conditions; empty where a run of an earlier version kept none."""
+    """Return one of a run's conditions; empty where it kept none."""
     known = info.get("conditions") or []
     return cast("Conditions", dict(known[index])) if 0 <= index < len(known) else {}
 
@@ -111,7 +111,7 @@ def write_summary(directory: Path, summary: Summary) -> None:
 
 
 def read_summary(directory: Path) -> Summary:
-    """Read ``summary.json``; one that an earlier version wrote may lack keys that were added since."""
+    """Read ``summary.json``, in which keys may be missing, see ``fault_of``."""
     path = directory / SUMMARY_FILE
     content = checked_schema(path)
     if fault := fault_of(content, Summary):

@@ -14,8 +14,8 @@ from spsbench.base.errors import as_typed
 def fault_of(value: Any, wanted: Any, place: str = "") -> str | None:
     """Return the first value that is not of a type, as ``rows[2].k is "x", not int``; None without one.
 
-    Keys that are missing are no fault here: what an earlier version wrote lacks them. NaN is written as null,
-    which a float may be.
+    Keys that are missing are no fault here: who needs one asks with ``get``. NaN is written as null, which a
+    float may be.
     """
     return next(_faults(value, wanted, place), None)
 

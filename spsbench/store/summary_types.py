@@ -1,7 +1,6 @@
 """What ``summary.json`` holds: every key and type, so that mypy finds one that is mistyped.
 
-Each type says what ``stats.summary.summarise`` writes today, in this order. A run of an earlier version may
-lack what was added since; those who read old files ask with ``get``. ``None`` is JSON's null: a number that
+Each type says what ``stats.summary.summarise`` writes, in this order. ``None`` is JSON's null: a number that
 does not exist. Seconds are ``_s``, milliseconds ``_ms``; intervals run from ``low`` to ``high`` (95%).
 """
 
@@ -678,14 +677,13 @@ class Remeasured(TypedDict):
 
 class Conditions(TypedDict, total=False):
     """What a sequence is measured under besides the run's identity, as in run.json; ``threads`` may be
-    ``auto`` while it is not decided. Runs of early versions kept none."""
+    ``auto`` while it is not decided."""
 
     threads: int | str
     backend: str
-    kernels: str  # of earlier versions
     cpu: str | None
     cores: int
-    gpus: list[str | None]  # that compute; in runs of earlier versions all of the machine
+    gpus: list[str | None]  # that compute
     gpu_uuid: str | None  # this and what follows where a GPU computes
     gpu_mig: bool | None
     gpu_ecc: bool | None

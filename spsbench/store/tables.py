@@ -247,7 +247,7 @@ def read_tables(directory: Path, state: JournalState | None) -> dict[str, Any] |
     for name in NAMES:
         path = directory / f"{name}.parquet"
         if name == "evidence" and state is None and not path.exists():
-            continue  # of an earlier version, and no journal to read
+            continue  # there is no journal to read, and the other tables hold without it
         try:
             with open(path, "rb", opener=ordinary) as file:
                 if state is not None and _digest(file) != seal.get(name):

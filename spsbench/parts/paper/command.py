@@ -576,7 +576,7 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
     pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
     chosen = before.get("temperatures", {})
     models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}
-    known = before.get("models", models)  # papers begun by earlier versions do not say
+    known = before.get("models", models)
     record: dict[str, Any] = {"texts": digest, "models": models, "temperatures": {}}
     for temperature, read in zip(map(str, TEMPERATURES), texts, strict=True):
         by_draft = chosen.get(temperature, {}).get("drafts", {})

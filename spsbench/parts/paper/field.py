@@ -152,7 +152,7 @@ def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
 
 
 def _place(task: str) -> tuple[int, str]:
-    """Return where a task stands in the row; a task of an earlier version stands at the end."""
+    """Return where a task stands in the row; one that is none of the field's stands at the end."""
     return (FIELD_TASKS.index(task) if task in FIELD_TASKS else len(FIELD_TASKS)), task
 
 
