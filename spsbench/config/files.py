@@ -111,17 +111,19 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
         raise unknown(path[-1], sorted(owner.model_fields), label(".".join(path)), sort="setting")
     while len(path) > 1 and path[-1] not in _MEANING:  # list indices and branches of unions
         path.pop()
-    meaning = _MEANING.get(path[-1])
+    meaning, flag = _MEANING.get(path[-1]), label(".".join(path))
     if error["type"] == "missing":
         fault = "the value is missing."
         remedy = f"Give {meaning}." if meaning else None
     elif meaning:
-        fault = f"it must be {meaning}, got {_shown(error['input'])}."
+        # What is typed as an option is always a text.
+        shown = as_typed if flag.startswith("--") else _as_written
+        fault = f"it must be {meaning}, got {shown(error['input'])}."
         remedy = None
     else:
         fault = f"{as_typed(error['input'])} is not valid."
         remedy = None
-    raise UsageError(fault, flag=label(".".join(path)), remedy=remedy)
+    raise UsageError(fault, flag=flag, remedy=remedy)
 
 
 _FOLDERS: dict[str, DataKind] = {
@@ -244,8 +246,8 @@ def _apart(models: Sequence[_NameParts]) -> list[str]:
     return short if len(set(short)) == len(names) else names
 
 
-def _shown(value: object) -> str:
-    """Write a refused value; of a number in quotes that it is a text, since else nothing seems wrong."""
+def _as_written(value: object) -> str:
+    """Write a refused value; a number in quotes is called a text, since else nothing seems wrong."""
     with suppress(TypeError, ValueError):
         if isinstance(value, str):
             float(value)
