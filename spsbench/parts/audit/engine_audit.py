@@ -207,10 +207,10 @@ class EngineAudit:
         asks = [replace(ask, sampling=law, logprobs=True) for ask in asks]
         return variation(self._peer, asks, self._models)
 
-    def differing_forward(self) -> FirstForward | None:
+    def differing_forward(self, *, plain: bool) -> FirstForward | None:
         """Return how the engine's first forward differs from ours, if it does."""
         asks = [self._ask(n, "forward", 1) for n in range(min(_COMPARED, len(self._prompts)))]
-        return differing_forward(self._peer, asks, self._models, exact=self._exact)
+        return differing_forward(self._peer, asks, self._models, exact=self._exact, plain=plain)
 
     def _evidence(self) -> Evidence | None:
         log_es = [each.log_e for each in (self._bets, self._contexts) if each is not None]
@@ -815,7 +815,7 @@ def _forward_behind(
 ) -> FirstForward | None:
     """Return how the first forward differs: of plain texts where there are some, else with a draft."""
     if setting.is_plain or not forwards:
-        return audit.differing_forward()
+        return audit.differing_forward(plain=setting.is_plain)
     return next((each for each in forwards if each is not None), None)
 
 

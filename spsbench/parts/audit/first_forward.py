@@ -34,12 +34,16 @@ Models = tuple[CausalLM, CausalLM | None]
 
 @torch.inference_mode()
 def differing_forward(
-    peer: protocol.Peer, asks: Sequence[protocol.Ask], models: Models, *, exact: bool
+    peer: protocol.Peer, asks: Sequence[protocol.Ask], models: Models, *, exact: bool, plain: bool
 ) -> FirstForward | None:
     """Return how the engine's first forward differs from ours at most of the prompts, None if it does not.
 
-    ``exact`` says that the engine computes in float32. Differences that rounding, another temperature, a cut
-    or the draft's rows explain are no other model.
+    Differences that rounding, another temperature, a cut or the draft's rows explain are no other model.
+
+    Args:
+        exact: whether the engine computes in float32.
+        plain: whether it drafts nothing. Where it does, a greedy token is also what it accepts drafts by, and
+            only log-probabilities tell of its model.
     """
     asks = [replace(ask, max_new_tokens=1, sampling=sampling_of(SamplingParams())) for ask in asks]
     try:
@@ -47,7 +51,7 @@ def differing_forward(
         told = [(ask, answer) for ask, answer in zip(asks, answers, strict=True) if _tells(answer)]
         if len(told) >= FEWEST:
             return _by_logprobs(told, models, FINE if exact else COARSE)
-        return _by_best(peer, asks, models[0])
+        return _by_best(peer, asks, models[0]) if plain else None
     except protocol.PeerError:
         return None
 
@@ -125,7 +129,7 @@ def _by_best(peer: protocol.Peer, asks: Sequence[protocol.Ask], target: CausalLM
             ours.append(int(logits[at].argmax()))
             theirs.append(first[0][0])
     wrong = [at for at, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
-    if len(ours) < FEWEST or not wrong:
+    if len(ours) < FEWEST or 2 * len(wrong) <= len(ours):
         return None
     return {
         "prompts": len(ours),

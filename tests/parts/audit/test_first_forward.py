@@ -69,8 +69,8 @@ class Telling:
         return Answer([token], protocol.LENGTH, logprobs=told)
 
 
-def found(peer: Any, models: Models, *, exact: bool = True) -> FirstForward | None:
-    return differing_forward(peer, ASKS, models, exact=exact)
+def found(peer: Any, models: Models, *, exact: bool = True, plain: bool = True) -> FirstForward | None:
+    return differing_forward(peer, ASKS, models, exact=exact, plain=plain)
 
 
 def test_another_base_of_positions_is_another_model(misread: Path, models: Models) -> None:
@@ -94,6 +94,25 @@ def test_without_logprobs_the_best_tokens_are_compared(
     right = Telling(models[0])
     right.tells = False
     assert found(right, models) is None
+    # Of an engine that drafts a greedy token is also what it accepts drafts by.
+    assert found(peer, models, plain=False) is None
+
+
+def test_a_few_other_tokens_are_no_other_model(models: Models) -> None:
+    """A penalty or a ban changes some most probable tokens; another model changes most."""
+
+    class Banning(Telling):
+        def generate(self, ask: Ask) -> Answer:
+            answer = super().generate(ask)
+            other = [(answer.output_ids[0] + 1) % 50]
+            return replace(answer, output_ids=other) if ask.prompt_ids in BANNED else answer
+
+    peer = Banning(models[0])
+    peer.tells = False
+    BANNED = [list(ask.prompt_ids) for ask in ASKS[: len(ASKS) // 2]]
+    assert found(peer, models) is None
+    BANNED = [list(ask.prompt_ids) for ask in ASKS[: len(ASKS) // 2 + 1]]
+    assert found(peer, models) is not None
 
 
 @pytest.mark.parametrize(
@@ -124,16 +143,17 @@ def rows_of(target: Path, folders: Folders, models: Models, folder: Path, fault:
     )
     subject = Subject(kind, models, folders, PROMPTS, [tiny_models.EOS], threads=1)
     effort = Effort(0.5, 60, 600.0, 16)
-    return [*audit_engine(subject, [Setting(SamplingParams(), 2)], effort, 0, folder, lambda _: None)]
+    settings = [Setting(SamplingParams(), k) for k in (0, 2)]
+    return [*audit_engine(subject, settings, effort, 0, folder, lambda _: None)]
 
 
 def test_the_alarm_names_the_model_and_not_the_sampling(
     folders: Folders, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
-    (row,) = rows_of(folders[1], folders, models, tmp_path, None)
-    assert row.decision == "alarm"
-    assert row.located is None
+    rows = rows_of(folders[1], folders, models, tmp_path, None)
+    assert [(row.decision, row.located) for row in rows] == [("alarm", None)] * 2
+    row = rows[1]  # which has it from the plain one
     said = " ".join(audit_sentences([row.facts()], 0.5))
     assert "It computes another model from this checkpoint" in said
     assert "Closest of the laws" not in said
@@ -146,7 +166,7 @@ def test_an_alarm_of_the_sampling_does_not_name_the_model(
     folders: Folders, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
-    (row,) = rows_of(folders[0], folders, models, tmp_path, "bonus-from-draft")
+    row = rows_of(folders[0], folders, models, tmp_path, "bonus-from-draft")[1]
     assert row.decision == "alarm"
     assert row.forward is None
     assert "another model" not in " ".join(audit_sentences([row.facts()], 0.5))

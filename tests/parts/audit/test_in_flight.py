@@ -239,11 +239,11 @@ def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
     given: list[Any] = []
 
     def audited_(
-        subject: Any, setting: Setting, effort: Any, seed: int, folder: Any, law: Any, watch: Any
+        subject: Any, setting: Setting, effort: Any, seed: int, folder: Any, law: Any, *rest: Any
     ) -> Any:
         given.extend([] if setting.is_plain else [law])
         found = SimpleNamespace(cannot=None)
-        return SimpleNamespace(setting=setting, result=found, described=Engine().describe())
+        return SimpleNamespace(setting=setting, result=found, described=Engine().describe(), forward=None)
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_what_takes_one_after_the_other_is_not_loaded_to_say_so(
     def audited_(subject: Any, setting: Setting, *rest: Any) -> Any:
         levels.append(setting.in_flight)
         described, found = Engine(most=most).describe(), SimpleNamespace(cannot=None)
-        return SimpleNamespace(setting=setting, result=found, described=described)
+        return SimpleNamespace(setting=setting, result=found, described=described, forward=None)
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
     monkeypatch.setattr(engine_audit, "_explaining_law", lambda *_: None)
