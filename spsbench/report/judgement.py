@@ -712,7 +712,8 @@ def _decision_of(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
             yield f"{first_forward_sentence(first)} What its sampling does is not known from these texts."
             return
         if row["place"] is not None:
-            yield f"It shows at {row['place']}" + (f": the engine {row['law']}." if row["law"] else ".")
+            named = f"; nearest of the faults that are bet on: it {row['law']}" if row["law"] else ""
+            yield f"It shows at {row['place']}{named}."
         yield from (f"{reason}." for reason in row["reasons"])
         yield from _located(row)
     elif row["decision"] == "quiet":

@@ -372,6 +372,10 @@ def test_a_server_is_audited_as_it_is_served(folders: Folders, models: Models, t
     assert 1 / row["texts"] < row["rare"]["random_token"] < 0.5
     assert "go wrong at some token" in said
     assert (tmp_path / row["texts_file"]).read_text().count("\n") == 20
+    # A bet that most of the evidence is of need not be the fault: it is called the nearest one.
+    row |= {"decision": "alarm", "decided_after": 3, "place": "every token", "law": "draws at 0.8 times"}
+    alarm = " ".join(audit_sentences([row], 0.5))
+    assert "It shows at every token; nearest of the faults that are bet on: it draws at 0.8 times." in alarm
 
 
 def test_a_server_of_another_model_is_refused(folders: Folders, models: Models, tmp_path: Path) -> None:
