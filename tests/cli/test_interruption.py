@@ -36,17 +36,17 @@ EXECUTE = "spsbench.runner.execution"
 CASES = {
     "load": Case([*RUN], "spsbench.runner.models:load_pair"),
     "warm-up": Case([*RUN, "--out", "warm"], f"{EXECUTE}:warm_up", "SIGHUP"),
-    "mid-run": Case([*RUN, "--out", "mid run"], f"{EXECUTE}:measure"),
+    "mid-run": Case([*RUN, "--out", "mid run"], f"{EXECUTE}:generated_samples"),
     "continued": Case([]),
-    "Ctrl-C": Case([*RUN, "--out", "ctrl-c"], f"{EXECUTE}:measure", "SIGINT"),
+    "Ctrl-C": Case([*RUN, "--out", "ctrl-c"], f"{EXECUTE}:generated_samples", "SIGINT"),
     "conclusion": Case([*RUN, "--out", "whole"], f"{EXECUTE}:finalize"),
     "concluded": Case([]),
     "report": Case(["report", "whole"], "spsbench.cli.report:_readable", "SIGHUP"),
-    "nohup": Case([*RUN, "--out", "nohup"], f"{EXECUTE}:measure", "SIGHUP", ignored=True),
-    "sweep-k": Case(["sweep-k", *SHORT, "--k", "0..1", "--out", "sweep"], f"{EXECUTE}:measure"),
-    "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], f"{EXECUTE}:measure"),
+    "nohup": Case([*RUN, "--out", "nohup"], f"{EXECUTE}:generated_samples", "SIGHUP", ignored=True),
+    "sweep-k": Case(["sweep-k", *SHORT, "--k", "0..1", "--out", "sweep"], f"{EXECUTE}:generated_samples"),
+    "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], f"{EXECUTE}:generated_samples"),
     "advise": Case(
-        ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:measure"
+        ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:generated_samples"
     ),
     "bench": Case(["bench", "--seconds", "0.1"], "spsbench.parts.whatif.bench.study:study"),
     "verify": Case(["verify", "--effort", "reduced"], "spsbench.runner:load"),
