@@ -32,22 +32,21 @@ ENVIRONMENT = os.environ | {
 }
 SHORT = (*map(str, BRIEF), *SMALL)
 RUN = ("run", *SHORT, "--no-proof")
-EXECUTE = "spsbench.runner.execution"
+EXECUTION = "spsbench.runner.execution"
+RUNNING = f"{EXECUTION}:generated_samples"
 CASES = {
     "load": Case([*RUN], "spsbench.runner.models:load_pair"),
-    "warm-up": Case([*RUN, "--out", "warm"], f"{EXECUTE}:warm_up", "SIGHUP"),
-    "mid-run": Case([*RUN, "--out", "mid run"], f"{EXECUTE}:generated_samples"),
+    "warm-up": Case([*RUN, "--out", "warm"], f"{EXECUTION}:warm_up", "SIGHUP"),
+    "mid-run": Case([*RUN, "--out", "mid run"], RUNNING),
     "continued": Case([]),
-    "Ctrl-C": Case([*RUN, "--out", "ctrl-c"], f"{EXECUTE}:generated_samples", "SIGINT"),
-    "conclusion": Case([*RUN, "--out", "whole"], f"{EXECUTE}:finalize"),
+    "Ctrl-C": Case([*RUN, "--out", "ctrl-c"], RUNNING, "SIGINT"),
+    "conclusion": Case([*RUN, "--out", "whole"], f"{EXECUTION}:finalize"),
     "concluded": Case([]),
     "report": Case(["report", "whole"], "spsbench.cli.report:_readable", "SIGHUP"),
-    "nohup": Case([*RUN, "--out", "nohup"], f"{EXECUTE}:generated_samples", "SIGHUP", ignored=True),
-    "sweep-k": Case(["sweep-k", *SHORT, "--k", "0..1", "--out", "sweep"], f"{EXECUTE}:generated_samples"),
-    "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], f"{EXECUTE}:generated_samples"),
-    "advise": Case(
-        ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:generated_samples"
-    ),
+    "nohup": Case([*RUN, "--out", "nohup"], RUNNING, "SIGHUP", ignored=True),
+    "sweep-k": Case(["sweep-k", *SHORT, "--k", "0..1", "--out", "sweep"], RUNNING),
+    "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], RUNNING),
+    "advise": Case(["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], RUNNING),
     "bench": Case(["bench", "--seconds", "0.1"], "spsbench.parts.whatif.bench.study:study"),
     "verify": Case(["verify", "--effort", "reduced"], "spsbench.runner:load"),
     "distill": Case(
