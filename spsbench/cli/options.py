@@ -61,14 +61,21 @@ def option(spec: str, text: str, panel: str | None = FIRST, *, required: bool = 
 
 def option_of(model: type[Common], name: str) -> Any:
     """A field that is declared as the one of another command's options."""
-    return option(*_rows(model)[name])
+    _, row, _, _ = _declared(model)[name]
+    return option(*row)
 
 
 _ROW = "row"
 
 
-def _rows(model: type[Common]) -> dict[str, OptionRow]:
-    return {each.name: each.metadata[_ROW] for each in fields(model) if _ROW in each.metadata}
+def _declared(model: type[Common]) -> Mapping[str, tuple[str, OptionRow, Any, Any]]:
+    """Name, row, type and default of each field that has a row, by name."""
+    types = get_type_hints(model)
+    return {
+        each.name: (each.name, each.metadata[_ROW], types[each.name], each.default)
+        for each in fields(model)
+        if _ROW in each.metadata
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +280,9 @@ class RunOptions(Common):
     )
 
 
+_OF_RUN = _declared(RunOptions)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PresetOptions(Common):
     """Which law is sampled, of a command that takes no exact search."""
@@ -331,14 +341,15 @@ def asks(
     """
     common = [field.name for field in fields(Common)]
     names = [*(field.name for field in fields(model) if field.name not in common), *common]
-    known = _parameters(RunOptions) | _parameters(model)
+    declared = {**_OF_RUN, **_declared(model)}
 
     def give(function: Callable[[AskedT], None]) -> Callable[..., None]:
         def command(**params: Any) -> None:
-            function(model(**_of_the_command(params)))
+            params.pop(_HELP_ALL.name, None)  # which is for ``main`` alone
+            function(model(**params))
 
         vars(command)["__asked__"] = model
-        wanted = [known[name] for name in names]
+        wanted = [_parameter(*declared[name]) for name in names]
         if len(wanted) > MANY:
             first = {each.name for each in wanted if each.annotation.__metadata__[0].rich_help_panel is FIRST}
             vars(command)["__needed__"] = first | set(needed.split())
@@ -346,11 +357,6 @@ def asks(
         return _described(command, function.__doc__, wanted)
 
     return give
-
-
-def _of_the_command(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed, without what is for ``main`` alone."""
-    return {name: value for name, value in params.items() if name != "help_all"}
 
 
 def _help_all(context: typer.Context, wanted: bool) -> None:
@@ -383,17 +389,8 @@ def _described(
     return command
 
 
-def _parameters(model: type[Common]) -> dict[str, Parameter]:
-    """What typer makes options and arguments of, by name: the fields that have rows."""
-    types = get_type_hints(model)
-    return {
-        each.name: _parameter(each.name, each.metadata[_ROW], types[each.name], each.default)
-        for each in fields(model)
-        if _ROW in each.metadata
-    }
-
-
 def _parameter(name: str, row: OptionRow, of_type: Any, default: Any) -> Parameter:
+    """What typer makes an option or an argument of."""
     given: dict[str, Any] = {
         "help": row.text,
         "show_default": False,
