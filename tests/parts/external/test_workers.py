@@ -139,6 +139,33 @@ def test_vllm_drafts_with_a_trained_head_or_the_targets_modules(
 
 
 @pytest.mark.usefixtures("fake_vllm")
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        ({"speculators_model_type": "eagle3"}, {"method": "eagle3"}),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, {"method": "eagle3"}),
+        ({"speculators_model_type": "peagle"}, {"method": "eagle3", "parallel_drafting": True}),
+        ({"architectures": ["DFlashDraftModel"]}, {"method": "dflash"}),
+        ({"speculators_model_type": "dspark"}, {"method": "dspark"}),
+        ({"architectures": ["LlamaForCausalLM"]}, {}),
+    ],
+)
+def test_vllm_is_told_what_a_head_is_whatever_its_folder_is_called(
+    config: dict[str, object], method: dict[str, object], tmp_path: Path
+) -> None:
+    """By itself vLLM 0.32.0 takes a head for a draft model unless its path holds "eagle3", "dflash" ..."""
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    loaded = vllm.Vllm(Load("t", "d", 3, options={"head": str(tmp_path)}))
+    told = loaded._llm.settings["speculative_config"]
+    assert told == {
+        "model": str(tmp_path),
+        **method,
+        "num_speculative_tokens": 3,
+        "draft_sample_method": "greedy",
+    }
+
+
+@pytest.mark.usefixtures("fake_vllm")
 def test_vllm_verifies_blocks_where_its_model_runner_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner that a CPU gets takes the option for ``standard``, and then for drafts by argmax, too."""
     load = Load("t", "d", 4, options={"rejection_sample_method": "block"})

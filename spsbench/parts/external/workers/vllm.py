@@ -10,10 +10,12 @@ drafts in place of the draft model; ``speculation=mtp``: the target's own predic
 from __future__ import annotations
 
 import importlib
+import json
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, MTP, Answer, Ask, Described, Load, Together, Wave
@@ -30,6 +32,13 @@ _PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
 """Refused with a draft: ``SamplingParams._validate_spec_decode``."""
 _RULES = {"greedy": "rejection of the most probable token", "probabilistic": "modified rejection"}
+_METHODS: dict[str, dict[str, Any]] = {
+    "peagle": {"method": "eagle3", "parallel_drafting": True},
+    "eagle3": {"method": "eagle3"},
+    "dflash": {"method": "dflash"},
+    "dspark": {"method": "dspark"},
+}
+"""By what a head's configuration says of its kind."""
 _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
 
 
@@ -185,8 +194,19 @@ def _drafting(load: Load) -> dict[str, Any]:
     if load.speculation == MTP:
         return {"method": MTP}
     if head := load.options.get("head"):
-        return {"model": head}
+        return {"model": head} | _method_of(Path(str(head)))
     return {"method": "draft_model", "model": load.draft}
+
+
+def _method_of(head: Path) -> dict[str, Any]:
+    """Return how a head is to be run. vLLM itself goes by its path, and runs others as a draft model."""
+    try:
+        config = json.loads((head / "config.json").read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+    written = " ".join([str(config.get("speculators_model_type")), *(config.get("architectures") or ())])
+    named = next((method for mark, method in _METHODS.items() if mark in written.lower()), None)
+    return named or {}
 
 
 def _release() -> str:
