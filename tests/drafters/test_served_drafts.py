@@ -47,6 +47,32 @@ def of_engines(folder: Path) -> dict[str, Served]:
     return {each.engine: each for each in served(draft, config)}
 
 
+@pytest.mark.parametrize(
+    ("told", "loads"),
+    [
+        ({}, False),
+        ({"model_type": "qwen3"}, True),
+        ({"num_aux_hidden_states": 5}, True),
+        ({"ids": IDS}, True),
+        ({"kind": "peagle"}, False),
+        ({"kind": "peagle", "ids": IDS}, True),
+    ],
+)
+def test_vllm_builds_a_head_of_llama_for_three_states_unless_told(
+    told: dict[str, Any], loads: bool, tmp_path: Path
+) -> None:
+    folder = save_published(tmp_path / "a", HIDDEN, SIZE, **{"ids": [0, 1, 2, 3, 4], **told})
+    of_vllm = of_engines(folder)[VLLM]
+    assert of_vllm.loads is loads
+    assert loads or "sized for 3 states" in of_vllm.says
+
+
+def test_vllm_passes_no_norm_of_states_on_to_a_head_that_drafts_in_parallel(tmp_path: Path) -> None:
+    for kind, loads in (("eagle3", True), ("peagle", False)):
+        folder = save_published(tmp_path / kind, HIDDEN, SIZE, kind, ids=IDS, fc_norm=True)
+        assert of_engines(folder)[VLLM].loads is loads
+
+
 def test_ids_are_read_where_an_engine_looks_for_them(tmp_path: Path) -> None:
     ours = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS)
     at_top = of_engines(ours)
