@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,19 @@ def rows_of(draft: TrainedDraft, target: Any) -> Tensor:
     first, own = chain.extend(tokens[1:9], chain.combined(keeping.features(0, 8, chain.reads)))
     first = first.clone()
     return torch.cat([first, chain.extend(tokens[9:], own.clone())[0]])
+
+
+@pytest.mark.thorough
+def test_reading_a_folder_before_any_model_says_nothing(tmp_path: Path) -> None:
+    """transformers imports torchao where it is installed, which logs what it cannot use on this machine."""
+    folder = save_published(tmp_path / "head", HIDDEN, SIZE)
+    program = (
+        "import pathlib, sys, spsbench.models.reading as reading;"
+        "reading.read_draft(pathlib.Path(sys.argv[1]), '--drafter');"
+        "import spsbench.models.torch_lm"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_authors_layout_is_the_same_head(tmp_path: Path, model: Any) -> None:
