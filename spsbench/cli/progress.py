@@ -140,7 +140,7 @@ class LogProgress:
         if short:
             line = f"Timing {rounds} {noun} again: a run this short meets one state of the machine"
         else:
-            line = f"Timing {rounds} {noun} again that others disturbed"
+            line = f"Timing {rounds} {noun} again because of CPU contention"
         self._begin("Timing again", line, rounds, 0)
 
     def remeasured(self) -> None:

@@ -1,5 +1,4 @@
-"""What others disturbed is timed again: the same tokens, every timing kept, and what counts is the clean
-one."""
+"""What CPU contention disturbed is timed again: the same tokens, every timing kept, the clean one counts."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def test_a_disturbed_prompt_is_timed_again_with_all_its_arms(
     others(lambda number: 10.0 if number == 0 else 0.0)
     result = cli("run", "xsum", *FLAGS, "--out", tmp_path / "run")
     assert result.code == 0, result.err
-    assert "Timing 1 prompt again that others disturbed" in result.err
+    assert "Timing 1 prompt again because of CPU contention" in result.err
     run, summary = of(tmp_path / "run")
     assert summary["token_sha256"] == of(quiet)[1]["token_sha256"]
     told = run["remeasured"]

@@ -439,6 +439,9 @@ def positions(measured: Measured) -> Drawing:
             centres, rates, errors = profile.T
             along.fill_between(centres, rates - errors, rates + errors, color=look["color"], alpha=0.15, lw=0)
             along.plot(centres, rates, **look | {"markersize": 3.5})
+    if not along.lines:
+        why = f"no stretch has {_FEWEST_TESTS} tested tokens"
+        along.text(0.5, 0.5, why, transform=along.transAxes, ha="center", color=style.FAINT)
     most = max(row["k"] for _, row in shown)
     title = "Acceptance by draft position j"
     style.name_axes(position, title, "share accepted", "position j in the draft")

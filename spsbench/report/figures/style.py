@@ -128,7 +128,7 @@ def stacked() -> Iterator[None]:
         _STACKED.reset(before)
 
 
-_DOUBTS = {"undecided": "UNDECIDED, others used the CPU: ", "disturbed": "Disturbed, others used the CPU: "}
+_DOUBTS = {"undecided": "UNDECIDED, CPU contention: ", "disturbed": "Disturbed, CPU contention: "}
 
 
 def sheet(

@@ -117,6 +117,14 @@ def test_acceptance_by_position_is_that_of_the_deepest_arm() -> None:
     assert shown[0] == pytest.approx(rate)
 
 
+def test_outputs_too_short_for_a_rate_leave_no_empty_panel() -> None:
+    few = dataclasses.replace(measured(), loops=measured().loops.assign(tested=0))
+    _, along = figures.positions(few).figure.axes
+    assert [text.get_text() for text in along.texts] == ["no stretch has 20 tested tokens"]
+    _, along = figures.positions(measured()).figure.axes
+    assert not along.texts
+
+
 def test_histograms_are_shares_of_loops() -> None:
     axes = figures.lengths(measured()).figure.axes[-1]
     assert axes.get_title(loc="left") == "K = 4"
@@ -158,7 +166,7 @@ def test_every_arm_has_a_bar_with_its_interval_and_doubts_are_stamped_on_it() ->
     ends = [(row["speedup"]["low"], row["speedup"]["high"]) for row in rows]
     assert np.asarray([segment[:, 0] for segment in bars.get_segments()]) == pytest.approx(np.asarray(ends))
     stamped = printed(figures.by_arm(doubted(run)))
-    assert "UNDECIDED, others used the CPU: xsum" in stamped.svg
+    assert "UNDECIDED, CPU contention: xsum" in stamped.svg
 
 
 def doubted(run: Measured) -> Measured:
@@ -194,7 +202,7 @@ def test_no_text_is_cut_off(figure: Draw, is_narrow: bool) -> None:
         if re.search("[A-Za-z]", text.get_text()):  # ticks beyond an axis have numbers that are not drawn
             inside = page.x0 - 1 <= box.x0 and box.x1 <= page.x1 + 1 and box.y0 >= page.y0 - 1
             assert inside, f"{text.get_text()!r} at {box}"
-    assert "UNDECIDED, others used the CPU" in plate.svg
+    assert "UNDECIDED, CPU contention" in plate.svg
     assert "SmolLM2-135M-Instruct" in plate.svg
 
 
