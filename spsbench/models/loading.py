@@ -35,6 +35,7 @@ from spsbench.models.downloads import (
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
+from spsbench.models.packed import pack_layers
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import loading_settings, mark, quantise_built, require_readable
 from spsbench.models.same_logits import require_same_logits
@@ -142,7 +143,8 @@ def torch_under(
         head = SomeTokens(head, ids)
     model.set_output_embeddings(_in_dtype(head, dtype))
     model.config.vocab_size = config.vocab_size
-    return SharingTorchLM(model.eval(), vocab_size)
+    pack_layers(model.eval())
+    return SharingTorchLM(model, vocab_size)
 
 
 class SomeTokens(nn.Module):
@@ -237,6 +239,8 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     with typed_errors(source.name, flag):
         model = model if packed else model.to(device)
     loaded = _over_torch(model, source.tokenizer.border, vocab_size)
+    if type(loaded) is TorchLM and device.type == "cpu" and not packed:
+        pack_layers(model)
     loaded.checkpoint_embedding = partial(embedding_of, source, flag)
     loaded.files = files_of(source.location, source.commit)
     return loaded

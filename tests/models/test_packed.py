@@ -1,0 +1,100 @@
+"""Linear layers in bfloat16 whose weights oneDNN has laid out: the same model, or the one it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import config_of, make, pair_of, save
+from torch import Tensor, nn
+
+from benchmarks.architectures import whole_model
+from benchmarks.tiny_types import tiny_config
+from spsbench.models import packed
+from spsbench.models.loading import load
+from spsbench.models.packed import PackedLinear, pack_layers
+
+pytestmark = pytest.mark.skipif(not packed._has_kernels(), reason="the processor has no AVX-512")
+
+IDS = torch.arange(3, 12)[None]
+CPU = torch.device("cpu")
+
+
+def tiny(kind: str) -> Any:
+    torch.manual_seed(0)
+    return whole_model(tiny_config(kind)).to(torch.bfloat16).eval()
+
+
+@torch.inference_mode()
+def logits(model: Any) -> Tensor:
+    """Of a text and of a block behind its cache."""
+    first = model(IDS, use_cache=True)
+    block = model(IDS[:, :4], past_key_values=first.past_key_values, use_cache=True)
+    rows: Tensor = torch.cat([first.logits[0], block.logits[0]]).float()
+    return rows
+
+
+def linears(model: Any, kind: type[nn.Module]) -> list[nn.Linear]:
+    return [part for part in model.modules() if type(part) is kind]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "lfm2", "qwen3_5_text", "deepseek_v3"])
+def test_a_packed_model_computes_what_it_did(kind: str) -> None:
+    model = tiny(kind)
+    before, size = logits(model), sum(part.nbytes for part in model.parameters())
+    weights = {part: part.weight.clone() for part in linears(model, nn.Linear)}
+    count = pack_layers(model)
+    assert count == len(linears(model, PackedLinear)) > 2
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
+    assert sum(part.nbytes for part in model.parameters()) == size
+    for part in linears(model, PackedLinear):
+        assert torch.equal(part.weight.to_dense(), weights[part])
+    assert type(model.get_output_embeddings()) is nn.Linear
+
+
+@pytest.mark.parametrize("kind", ["jamba", "longcat_flash"])
+def test_a_model_that_reads_its_weights_by_itself_stays_as_it_was(kind: str) -> None:
+    model = tiny(kind)
+    before = logits(model)
+    assert pack_layers(model) == 0
+    assert not linears(model, PackedLinear)
+    assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("wrong", [lambda product: 1.5 * product, lambda product: product / 0])
+def test_a_layout_that_computes_otherwise_is_taken_back(
+    wrong: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = PackedLinear.forward
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, input: wrong(right(self, input)))
+    model = tiny("llama")
+    before = logits(model)
+    assert pack_layers(model) == 0
+    assert torch.equal(logits(model), before)
+
+
+def test_other_precisions_and_processors_keep_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pack_layers(tiny("llama").float()) == 0
+    assert pack_layers(tiny("llama").half()) == 0
+    monkeypatch.setattr(packed, "_has_kernels", lambda: False)
+    assert pack_layers(tiny("llama")) == 0
+
+
+def test_an_expert_without_tokens_has_no_rows() -> None:
+    model = tiny("llama")
+    pack_layers(model)
+    part = linears(model, PackedLinear)[0]
+    assert part(torch.empty(0, part.in_features, dtype=torch.bfloat16)).shape == (0, part.out_features)
+
+
+def test_a_model_is_packed_when_it_is_loaded_in_bfloat16(tmp_path: Path) -> None:
+    source = pair_of(save(make(config_of("llama")), tmp_path / "model")).target
+    by_dtype = {
+        dtype: load(source, dtype, CPU, source.tokenizer.size, "--target", "torch")
+        for dtype in ("bfloat16", "float32")
+    }
+    assert linears(by_dtype["bfloat16"].model, PackedLinear)  # type: ignore[attr-defined]
+    assert not linears(by_dtype["float32"].model, PackedLinear)  # type: ignore[attr-defined]
