@@ -198,9 +198,9 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
         return TimedAnswer(sent, time.perf_counter() - started, error=str(error))
     done = time.perf_counter() - started
     total = latest["tokens"]
-    if not total:
+    if not total and not unstreamed:
         return TimedAnswer(sent, done, error="it does not say how many tokens it wrote")
-    times, counts = _counted(heard, total, done)
+    times, counts = _counted(heard, total, done) if total else ((), ())
     if any(later < earlier for earlier, later in pairwise(counts)):
         return TimedAnswer(sent, done, error="its count of tokens goes backwards")
     return TimedAnswer(

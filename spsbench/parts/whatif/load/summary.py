@@ -237,7 +237,10 @@ def sentences(loaded: Loaded) -> list[str]:
     failed = sum(row.failed for row in load_rows)
     again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
     if again:
-        lines.append(f"{again} answers without a count of tokens: their text was tokenized again.")
+        lines.append(
+            f"{again} answers without a count of tokens, or with one below that of events with text: their "
+            "text was tokenized again."
+        )
     if loaded.ended is not None:
         lines.append(f"The measurement ended early: {loaded.ended}")
     if failed:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.commandline import BRIEF, Result, call
-from support.fake_server import Fake, Letters, serving, written
+from support.fake_server import SHAPES, Fake, Letters, serving, written
 
 from spsbench.base.errors import UsageError
 from spsbench.base.protocol import Ask, Sampling
@@ -234,8 +234,79 @@ def test_an_answer_that_does_not_come_to_its_end_is_lost(dialect: str, fault: st
         return
     assert found.tokens == 0
     assert found.error is not None
-    why = {"cut": "it was cut", "abort": "it was cut|'abort'"}.get(fault, "worker died")
+    why = {"cut": "it was cut", "abort": "it was cut|with 'abort'"}.get(fault, "worker died")
     assert re.search(why, found.error)
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [("error-in-choice", "says .*worker died"), ("detail", "it was cut behind .*worker died")],
+)
+@pytest.mark.parametrize("dialect", ["vllm", "text", "chat"])
+def test_an_error_is_told_wherever_it_stands(dialect: str, shape: str, why: str) -> None:
+    with serving(Fake(dialect, shape=SHAPES[shape])) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+    assert found.error is not None
+    assert re.search(why, found.error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "why"),
+    [
+        ("application/json", b'{"error": {"message": "worker died"}}', "'worker died'"),
+        ("text/html", b"<html>Welcome</html>", "'<html>Welcome</html>'"),
+        ("text/event-stream", b"", "an empty page"),
+    ],
+)
+def test_a_page_in_place_of_a_stream_is_told(kind: str, page: bytes, why: str) -> None:
+    with serving(Fake("vllm", page=(kind, page))) as url:
+        found = listened(Server(url), ASK, 0.0)
+    assert found.error == f"/v1/completions answers {kind} and no stream: {why}"
+
+
+@pytest.mark.parametrize("shape", ["another-output", "half-characters", "tgi"])
+def test_one_output_is_read_however_it_is_told(shape: str) -> None:
+    with serving(Fake("text", shape=SHAPES[shape])) as url:
+        found = listened(Server(url, texts=_Encoding()), ASK, 0.0)
+    assert (found.error, found.tokens, len(found.times), found.retokenised) == (None, 6, 6, False)
+
+
+class _Encoding(Letters):
+    """A tokenizer that takes whole characters alone, as real ones do."""
+
+    def ids(self, text: str) -> list[int]:
+        return super().ids(text.encode().decode())
+
+
+def test_a_call_of_a_tool_ends_an_answer_and_is_timed() -> None:
+    with serving(Fake("chat", shape=SHAPES["calls"])) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+    assert (found.error, found.tokens, len(found.times)) == (None, 6, 6)
+
+
+def test_an_output_of_which_nothing_came_has_no_times() -> None:
+    with serving(Fake("text", shape=SHAPES["wordless"])) as url:
+        found = listened(Server(url, texts=Letters()), ASK, 0.0)
+    assert (found.error, found.tokens, found.unstreamed) == (None, 0, 6)
+    assert (found.ttft_s, found.tpot_s) == (None, None)
+
+
+def test_fewer_tokens_than_events_with_text_are_counted_again() -> None:
+    with serving(Fake("text", shape=SHAPES["counts-less"])) as url:
+        found = listened(Server(url, texts=Letters()), ASK, 0.0)
+    assert (found.error, found.tokens, found.retokenised) == (None, 6, True)
+    with serving(Fake("vllm", shape=SHAPES["counts-less"])) as url:
+        by_ids = listened(Server(url), ASK, 0.0)
+    assert (by_ids.error, by_ids.tokens, by_ids.retokenised) == (None, 6, False)
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_more_cached_tokens_than_the_prompt_has_are_none(more: bool) -> None:
+    shape = SHAPES["cached-more"] if more else None
+    with serving(Fake("text", prefix_s=0.001, shape=shape)) as url:
+        server = Server(url, texts=Letters())
+        assert listened(server, ASK, 0.0).error is None
+        assert listened(server, ASK, 0.0).cached == (None if more else 2)
 
 
 class _Spoken(Letters):
