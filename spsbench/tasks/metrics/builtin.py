@@ -201,7 +201,10 @@ def _quotient(fraction: re.Match[str]) -> str:
     of = fraction.groupdict(default="")
     over, under = (
         float(text.replace(",", ""))
-        for text in (of["over"] or of["digit"] or of["above"], of["under"] or of["digit_under"] or of["below"])
+        for text in (
+            of["over"] or of["digit"] or of["above"],
+            of["under"] or of["digit_under"] or of["below"],
+        )
     )
     return format(float(of["whole"] or 0) + over / under, ".17f") if under else fraction[0]
 
