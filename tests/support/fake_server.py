@@ -6,6 +6,7 @@ The next token depends on the last one alone: ``(token * 7 + 3) % 32``, so every
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ class Fake:
         line_end: of its streams' lines.
         data_lines: of an event: 1 or 2.
         shape: what becomes of a stream's events before they are sent, such as one of ``SHAPES``.
+        page_of_metrics: what becomes of ``/metrics``, such as one of ``METRICS``.
         page: what a request for a stream gets in place of one: its type and the page.
         seen: bodies of requests.
     """
@@ -85,6 +87,7 @@ class Fake:
     data_lines: int = 1
     shape: Callable[[Events], Events] | None = None
     page: tuple[str, bytes] | None = None
+    page_of_metrics: Callable[[str], str] = str
     seen: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
@@ -128,7 +131,7 @@ class Fake:
             f"{prefix}spec_decode_num_draft_tokens_total{label} {float(self.drafted)}",
             f"{prefix}spec_decode_num_accepted_tokens_total{label} {accepted}",
         ]
-        return "# HELP something\n" + "\n".join(lines) + "\n"
+        return self.page_of_metrics("# HELP something\n" + "\n".join(lines) + "\n")
 
 
 _ENDS = {
@@ -181,6 +184,17 @@ def _half_characters(events: Events) -> Events:
     )
 
 
+def _with_counts(event: dict[str, Any]) -> dict[str, Any]:
+    """More draft tokens kept than proposed, where llama.cpp, SGLang or vLLM say so."""
+    changed = {
+        "timings": {"draft_n": 4, "draft_n_accepted": 9},
+        "meta_info": {"spec_num_proposed_drafts": 4, "spec_num_correct_drafts": 9},
+    }
+    counted = {name: event[name] | fields for name, fields in changed.items() if name in event}
+    speculated = {"num_draft_tokens": 4, "num_accepted_draft_tokens": 9}
+    return event | (counted or {"metrics": {"speculative_decoding": speculated}})
+
+
 def _called(row: dict[str, Any]) -> dict[str, Any]:
     said = row.get("delta", {}).get("content")
     delta = {"tool_calls": [{"index": 0, "function": {"arguments": said}}]} if said else {}
@@ -196,9 +210,29 @@ SHAPES: dict[str, Callable[[Events], Events]] = {
     "wordless": _of_choices(lambda row: row | {"text": "", "delta": {}}),
     "tgi": _of_choices(lambda row: row | {"finish_reason": "eos_token" if row.get("finish_reason") else ""}),
     "counts-less": _with_usage(completion_tokens=2),
+    "keeps-more": lambda events: [_with_counts(event) for event in events],
     "cached-more": _with_usage(prompt_tokens_details={"cached_tokens": 99}),
 }
 """Streams as servers write them, by what is odd."""
+
+
+def _accepting(change: Callable[[float], str]) -> Callable[[str], str]:
+    """Another value for the tokens that were accepted."""
+    return lambda page: re.sub(
+        r"(?m)^(.*accepted_tokens_total.*) (\S+)$", lambda line: f"{line[1]} {change(float(line[2]))}", page
+    )
+
+
+METRICS: dict[str, Callable[[str], str]] = {
+    "kept more than proposed": _accepting(lambda value: str(100 * value)),
+    "counts down": _accepting(lambda value: str(1e6 - value)),
+    "no digits of ASCII": _accepting(lambda value: "\u0967\u0968"),
+    "underscores": _accepting(lambda value: "1_000"),
+    "negative": _accepting(lambda value: str(value - 1e6)),
+    "too long": lambda page: page + "x" * (9 << 20),
+    "one engine of two is no number": lambda page: page + page.replace('"0"', '"1"').replace(".0", "NaN"),
+}
+"""Pages of ``/metrics`` that count nothing, by what is wrong."""
 
 
 def text_of(ids: list[int]) -> str:

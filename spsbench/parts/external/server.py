@@ -34,8 +34,18 @@ _CONNECT_S = 10.0
 _SHOWN_BYTES = 1000
 _ABSENT = (404, 405, 501)
 
-_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*$")
-"""A line of Prometheus' text format: a name, labels, a value, at most a timestamp."""
+_SAMPLE = re.compile(
+    r"""
+    (?P<name> [a-zA-Z_:][\w:]* )
+    (?: \{ (?: [^"}] | "(?:[^"\\]|\\.)*" )* \} )?
+    \s+ (?P<value>\S+) (?: \s+ -?[\d.]+ )?
+    \s* (?: \s\#\ \{ .* )? $
+    """,
+    re.VERBOSE,
+)
+"""A line of Prometheus' text format: a name, labels, a value, perhaps a timestamp, OpenMetrics' example."""
+
+_VALUE = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 class Absent(protocol.PeerError):
@@ -401,16 +411,22 @@ class Server:
     def _counter_sums(self, dialect: dialects.Dialect) -> Tally | None:
         """Return the sums of ``counters`` in a page of Prometheus' text format.
 
-        None where one is missing or not a number: the format knows ``NaN`` and ``+Inf``.
+        None where the page cannot be read, or one is missing, negative or not a number: the format knows
+        ``NaN`` and ``+Inf``.
         """
         sums: dict[str, float] = {}
-        page = self._http.text("/metrics") if dialect.counters else None
+        try:
+            page = self._http.text("/metrics") if dialect.counters else None
+        except protocol.PeerGone:
+            raise
+        except protocol.PeerError:
+            return None
         for line in (page or "").splitlines():
             if (sample := _SAMPLE.match(line)) is not None:
-                with suppress(ValueError):
-                    sums[sample["name"]] = sums.get(sample["name"], 0.0) + float(sample["value"])
+                value = float(sample["value"]) if _VALUE.fullmatch(sample["value"]) else math.nan
+                sums[sample["name"]] = sums.get(sample["name"], 0.0) + value
         counts = [sums.get(name, math.nan) for name in dialect.counters]
-        if not counts or not all(map(math.isfinite, counts)):
+        if not counts or not all(0 <= count < math.inf for count in counts):
             return None
         written, drafted, accepted = map(int, counts)
         return written, drafted, accepted
@@ -460,13 +476,14 @@ Counted = tuple[int, int] | tuple[None, None]
 def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
     """Return the draft tokens proposed and kept during a request of so many tokens.
 
-    None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
+    None where the server wrote another number of tokens meanwhile, for it has other clients or has not
+    counted, and where it kept fewer than none or more than it proposed.
     """
     deadline = time.monotonic() + _LATE_S
     while (after := now()) is not None:
         written, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
         if written == tokens:
-            return drafted, accepted
+            return (drafted, accepted) if 0 <= accepted <= drafted else (None, None)
         if written > tokens or time.monotonic() > deadline:
             break
         time.sleep(0.02)

@@ -156,6 +156,11 @@ class TimedAnswer:
         return round(self.counts[-1]) if self.counts else 0
 
     @property
+    def is_contradicted(self) -> bool:
+        """Whether the server kept more draft tokens than it proposed, by its own counts."""
+        return self.drafted is not None and self.accepted is not None and self.accepted > self.drafted
+
+    @property
     def ttft_s(self) -> float | None:
         """Seconds until the first token."""
         return self.times[0] - self.sent if self.times else None
@@ -296,9 +301,8 @@ def _sent(client: _Client, turn: LoadTurn) -> LoadWave:
         finally:
             pool.shutdown(cancel_futures=True)
         # An output that was too short for a draft reports none.
-        counts = [
-            (r.drafted, r.accepted) for r in readings if r.drafted is not None and r.accepted is not None
-        ]
+        told = [reading for reading in readings if not reading.is_contradicted]
+        counts = [(r.drafted, r.accepted) for r in told if r.drafted is not None and r.accepted is not None]
         drafted, accepted = (sum(column) for column in zip(*counts, strict=True)) if counts else (None, None)
         if drafted is None and counted is not None:
             drafted, accepted = counted(sum(reading.tokens for reading in readings))

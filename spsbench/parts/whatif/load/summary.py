@@ -166,6 +166,8 @@ def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
                     "unstreamed": reading.unstreamed,
                     "came_before": reading.came_before,
                     "cached_tokens": reading.cached,
+                    "drafted": reading.drafted,
+                    "accepted": reading.accepted,
                     "error": reading.error,
                 }
                 for reading in wave.readings
@@ -240,6 +242,11 @@ def sentences(loaded: Loaded) -> list[str]:
         lines.append(
             f"{again} answers without a count of tokens, or with one below that of events with text: their "
             "text was tokenized again."
+        )
+    wrong = sum(reading.is_contradicted for wave in loaded.waves for reading in wave.answered)
+    if wrong:
+        lines.append(
+            f"{wrong} answers count more draft tokens kept than proposed: their counts are left out of kept."
         )
     if loaded.ended is not None:
         lines.append(f"The measurement ended early: {loaded.ended}")

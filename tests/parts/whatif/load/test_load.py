@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commandline import BRIEF, Result, call
-from support.fake_server import SHAPES, Fake, Letters, serving, written
+from support.fake_server import METRICS, SHAPES, Fake, Letters, serving, written
 
 from spsbench.base.errors import UsageError
 from spsbench.base.protocol import Ask, Sampling
@@ -363,6 +364,43 @@ def test_a_counter_that_is_no_number_counts_nothing(tmp_path: Path) -> None:
         done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
     assert done.code == 0, done.err
     assert read(tmp_path / "out")["rows"][0]["acceptance"] is None
+
+
+@pytest.mark.parametrize("wrong", METRICS)
+def test_counters_that_cannot_be_count_nothing(wrong: str) -> None:
+    found = []
+    for page in (METRICS[wrong], str):
+        with serving(Fake("vllm", k=4, page_of_metrics=page)) as url:
+            server = Server(url)
+            counted = server.counting()
+            found.append(counted(listened(server, ASK, 0.0).tokens))
+    assert found == [(None, None), (24, 3)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda text: text.replace("\n", ' # {trace="a b"} 1.0\n'),
+        lambda text: text.replace("a tiny model", r"{a} \"tiny\" } 5"),
+        lambda text: text.replace("\n", " 1790000000000\r\n"),
+    ],
+)
+def test_what_stands_beside_a_counter_is_read_over(page: Callable[[str], str]) -> None:
+    with serving(Fake("vllm", k=4, page_of_metrics=page)) as url:
+        server = Server(url)
+        counted = server.counting()
+        assert counted(listened(server, ASK, 0.0).tokens) == (24, 3)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llama", "sglang"])
+def test_more_kept_than_proposed_is_not_believed(tmp_path: Path, dialect: str) -> None:
+    with serving(Fake(dialect, k=0 if dialect == "vllm" else 4, shape=SHAPES["keeps-more"])) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+    told = read(tmp_path / "out")
+    assert told["rows"][0]["acceptance"] in (None, 0.125)  # of /metrics
+    assert told["waves"][0]["requests"][0]["accepted"] == 9
+    assert "36 answers count more draft tokens kept than proposed" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize("refused", [(), ("stream_options",), ("return_token_ids",)])
