@@ -201,16 +201,30 @@ def _called(row: dict[str, Any]) -> dict[str, Any]:
     return {"delta": delta, "finish_reason": "tool_calls" if row.get("finish_reason") else None}
 
 
+def _in_tags(events: Events) -> Events:
+    """A thought of two events within the text."""
+    pieces = iter(("<think>hm", "</think>"))
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        said = row.get("text") or row.get("delta", {}).get("content")
+        piece = next(pieces, said) if said else said
+        return row | ({"text": piece} if "text" in row else {"delta": {"content": piece}})
+
+    return _of_choices(change)(events)
+
+
 SHAPES: dict[str, Callable[[Events], Events]] = {
     "error-in-choice": _error_in_choice,
     "detail": _detail,
     "another-output": _another_output,
     "half-characters": _half_characters,
+    "in-tags": _in_tags,
     "calls": _of_choices(_called),
     "wordless": _of_choices(lambda row: row | {"text": "", "delta": {}}),
     "tgi": _of_choices(lambda row: row | {"finish_reason": "eos_token" if row.get("finish_reason") else ""}),
     "counts-less": _with_usage(completion_tokens=2),
     "keeps-more": lambda events: [_with_counts(event) for event in events],
+    "reasoning-told": _with_usage(completion_tokens_details={"reasoning_tokens": 3}),
     "cached-more": _with_usage(prompt_tokens_details={"cached_tokens": 99}),
 }
 """Streams as servers write them, by what is odd."""

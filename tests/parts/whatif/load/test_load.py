@@ -331,6 +331,47 @@ def test_tokens_that_are_counted_and_not_streamed_make_no_time(hidden: int, reas
     assert (found.tokens, found.unstreamed) == (90 - hidden, hidden)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "reasoning", "shape", "thought"),
+    [
+        ("chat", "reasoning", "", 2),
+        ("chat", "", "in-tags", 2),
+        ("text", "", "in-tags", 2),
+        ("chat", "", "", 0),
+    ],
+)
+def test_the_answer_behind_a_thought_is_timed(dialect: str, reasoning: str, shape: str, thought: int) -> None:
+    fake = Fake(dialect, reasoning=reasoning, shape=SHAPES.get(shape), step_s=0.01)
+    with serving(fake) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+        short = listened(Server(url, texts=_Spoken()), replace(ASK, max_new_tokens=2), 0.0)
+    assert (found.error, found.tokens, found.thought) == (None, 6, thought)
+    assert shape or found.thought_tokens == thought  # shares are by characters, and marks are long
+    if not thought:
+        assert found.answer_ttft_s is None
+        return
+    assert found.ttft_s is not None
+    assert found.answer_ttft_s is not None
+    assert found.answer_ttft_s - found.ttft_s > 0.01
+    assert (short.thought_tokens, short.answer_ttft_s) == (2, None)
+
+
+def test_the_servers_own_count_of_a_thought_is_taken() -> None:
+    with serving(Fake("chat", reasoning="reasoning", shape=SHAPES["reasoning-told"])) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+    assert (found.thought, found.thought_tokens, found.tokens) == (2, 3, 6)
+
+
+def test_thoughts_are_told(tmp_path: Path) -> None:
+    with serving(Fake("chat", reasoning="reasoning")) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+    assert "36 of 36 answers begin with a thought, 72 tokens in all" in " ".join(done.out.split())
+    requests = [request for wave in read(tmp_path / "out")["waves"] for request in wave["requests"]]
+    assert all(request["answer_ttft_s"] > request["ttft_s"] > 0 for request in requests)
+    assert {request["thought_tokens"] for request in requests} == {2}
+
+
 def test_prompts_that_come_again_are_told_apart(tmp_path: Path) -> None:
     fake = Fake("ids-in", prefix_s=0.05)
     with serving(fake) as url:
