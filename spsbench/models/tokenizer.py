@@ -39,6 +39,14 @@ class Border:
         return tokens
 
 
+_THOUGHT_MARKS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel>", "<channel|>"),
+    ("<|start|>", "<|channel|>", "<|message|>"),
+)
+"""Tokens between which models think, see ``spsbench.tasks.thoughts``. Some tokenizers call them special."""
+
 NO_THOUGHT: Mapping[str, Any] = {"enable_thinking": False}
 """The variable by which most templates leave a thought out; others do not look at it."""
 
@@ -64,6 +72,7 @@ class Tokenizer:
         first = self.encode("a", special=True)[:1]
         plain = self.encode("a", special=False)[:1]
         self.bos = None if first == plain else str(tokenizer.convert_ids_to_tokens(first)[0])
+        self._marks = self._special_marks()
         self._roles: dict[str, bool] = {}
         self.is_instruct = self.has_chat_template and self._ends_its_turns()
 
@@ -92,11 +101,28 @@ class Tokenizer:
         return next((tuple(full[end:]) for end in ends if full[end - len(plain) : end] == plain), ())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids without special tokens; spaces are not cleaned up."""
+        """Return the text of token ids without special tokens, but with the marks of a thought; spaces are
+        not cleaned up.
+        """
+        parts, begin = [], 0
+        marked = [place for place, token in enumerate(ids) if token in self._marks] if self._marks else []
+        for place in marked:
+            parts += [self._plain(ids[begin:place]), self._marks[ids[place]]]
+            begin = place + 1
+        return "".join([*parts, self._plain(ids[begin:])])
+
+    def _plain(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
+
+    def _special_marks(self) -> dict[int, str]:
+        """Return marks of a thought that the tokenizer leaves out of texts, by their ids."""
+        added = getattr(self._tokenizer, "added_tokens_decoder", {})
+        special = {str(token): number for number, token in added.items() if token.special}
+        known = (marks for marks in _THOUGHT_MARKS if special.keys() >= set(marks))
+        return {special[mark]: mark for marks in known for mark in marks}
 
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user message in the chat template, up to the start of the answer.

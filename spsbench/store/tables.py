@@ -237,34 +237,47 @@ def read_tables(directory: Path, state: JournalState | None) -> dict[str, Any] |
         state: of the journal; None if there is none, where the tables are all that is left of a run.
 
     Raises:
-        UsageError: there is no journal, and a table holds a number that no line of one may hold.
+        UsageError: there is no journal, and a table is damaged or missing, or holds a number that no line of
+            one may hold.
     """
     import pyarrow as pa
 
-    seal = {} if state is None else _seal(directory, state.stamp)
+    paths = {name: directory / f"{name}.parquet" for name in NAMES}
+    is_last = state is None and any(path.exists() for path in paths.values())
+    seal = None if state is None else _seal(directory, state.stamp)
     optional = _OPTIONAL if state is None else set(_OF_CONVERSATIONS)
+    # Each row is at least a byte of the journal.
+    most_rows = math.inf if state is None else state.size_bytes
     tables: dict[str, Any] = {}
-    for name in NAMES:
-        path = directory / f"{name}.parquet"
+    for name, path in paths.items():
         if name == "evidence" and state is None and not path.exists():
             continue  # there is no journal to read, and the other tables hold without it
         try:
             with open(path, "rb", opener=ordinary) as file:
-                if state is not None and _digest(file) != seal.get(name):
+                if seal is not None and _digest(file) != seal.get(name):
                     return None
-                # Each row is at least a byte of the journal.
-                table = _read(file, most_rows=math.inf if state is None else state.size_bytes)
-        except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
-            return None
-        if table is None or not _is_whole(name, table, optional):
-            return None
-        if (column := unsound_column(name, table)) is not None:
-            if state is not None:
+                tables[name] = _whole(name, _read(file, most_rows), optional)
+        except (OSError, ValueError, pa.ArrowException) as problem:
+            if not is_last:
                 return None
-            why = f"{path} is damaged (its column {column} holds what is no such number)."
-            raise UsageError(why, flag="RUN", remedy="Restore the file, or samples.jsonl beside it.")
-        tables[name] = table
+            # A damaged name of Arrow's cannot even be printed.
+            why = f" ({problem})" if isinstance(problem, _DamagedTable) else ""
+            why = f"damaged{why}" if path.exists() else "missing, as is samples.jsonl"
+            remedy = "Restore the file, or samples.jsonl beside it."
+            raise UsageError(f"{path} is {why}.", flag="RUN", remedy=remedy) from None
     return tables
+
+
+class _DamagedTable(ValueError):
+    """What is wrong with a table, in words."""
+
+
+def _whole(name: str, table: Any, optional: AbstractSet[str]) -> Any:
+    if table is None or not _is_whole(name, table, optional):
+        raise _DamagedTable("it lacks a column, or has one of another type")
+    if (column := unsound_column(name, table)) is not None:
+        raise _DamagedTable(f"its column {column} holds what is no such number")
+    return table
 
 
 def _read(file: BinaryIO, most_rows: float) -> Any:

@@ -10,3 +10,4 @@ from spsbench.tasks.spec import FIELD as FIELD
 from spsbench.tasks.spec import FIELD_TASKS as FIELD_TASKS
 from spsbench.tasks.text_lines import COLDEST as COLDEST
 from spsbench.tasks.text_lines import read_lines as read_lines
+from spsbench.tasks.thoughts import spoken as spoken

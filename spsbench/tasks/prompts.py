@@ -67,6 +67,33 @@ _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkey
 _TOOL = "tool"
 _ROLES = ("system", DEVELOPER, "user", "assistant", _TOOL)
 TOOLS, _CALLS, _CALL_ID, _NAME = "tools", "tool_calls", "tool_call_id", "name"
+_OF_REQUEST = (
+    "system",
+    "instructions",
+    "documents",
+    "functions",
+    "function_call",
+    "tool_choice",
+    "response_format",
+    "chat_template",
+    "chat_template_kwargs",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "stop",
+    "seed",
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+)
+"""What a record may say of its own request, by the names of servers and data sets; a run asks all alike."""
+
 _OF_MESSAGE = ("role", "content", _CALLS, _CALL_ID, _NAME)
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -310,7 +337,11 @@ def _unread(row: DataRow) -> Iterator[str]:
     messages = row.fields.get(MESSAGES)
     if messages is None and row.fields.get(TOOLS):
         yield TOOLS
+    yield from (name for name in _OF_REQUEST if row.fields.get(name) not in (None, [], {}, ""))
     if isinstance(messages, list):
+        roles = [each.get("role") for each in messages if isinstance(each, dict)]
+        if "user" in roles[:-1] and roles[-1] == "assistant":
+            yield "the answer at the end of messages"
         told = {
             key
             for each in messages

@@ -55,6 +55,26 @@ def test_thinking_is_switched_off() -> None:
     assert tokenizer.decode(tokenizer.conversation([said("user", "Hi")])) == "[user]Hi[assistant]"
 
 
+@pytest.mark.parametrize(
+    ("marks", "kept"),
+    [
+        (("[THINK]", "[/THINK]"), True),
+        (("<|channel>", "<channel|>"), True),
+        (("<|start|>", "<|channel|>", "<|message|>"), True),
+        (("<|start|>", "<|message|>"), False),  # of another format
+    ],
+)
+def test_the_marks_of_a_thought_stay_in_a_text(marks: tuple[str, ...], kept: bool) -> None:
+    """Mistral's and OpenAI's tokenizers call them special, and would leave them out."""
+    inner = make_tokenizer(bos=True)
+    inner.add_special_tokens({"additional_special_tokens": [*marks]})
+    tokenizer = Tokenizer(inner, frozenset({EOS}))
+    text = "a b".join(marks) + " c"
+    ids = tokenizer.encode(text, special=True)
+    assert len(set(ids) & set(inner.convert_tokens_to_ids([*marks]))) == len(marks)
+    assert tokenizer.decode(ids) == (text if kept else "a b c")
+
+
 def said(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 

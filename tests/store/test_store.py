@@ -314,6 +314,28 @@ def test_frames_hold_what_the_samples_say(store: RunStore) -> None:
     assert list(frames.tokens["draft_prob"].isna().iloc[:2]) == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("samples", b"", "samples.parquet is damaged."),
+        ("loops", b"PAR1", "loops.parquet is damaged."),
+        ("tokens", None, "tokens.parquet is missing, as is samples.jsonl."),
+    ],
+)
+def test_a_damaged_table_is_told_where_nothing_else_is_left(
+    store: RunStore, name: str, content: bytes | None, why: str
+) -> None:
+    """It is no run without samples."""
+    fill(store).write_parquet()
+    path = store.directory / f"{name}.parquet"
+    whole = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content or whole[:-40])
+    assert len(store.frames().samples)  # from the journal
+    (store.directory / "samples.jsonl").unlink()
+    with pytest.raises(UsageError, match=why):
+        store.frames()
+
+
 def test_parquet_and_journal_agree_to_the_dtype(store: RunStore) -> None:
     fill(store).write_parquet()
     journal = store.frames()

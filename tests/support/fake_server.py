@@ -6,15 +6,17 @@ The next token depends on the last one alone: ``(token * 7 + 3) % 32``, so every
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 VOCAB = 32
+Events = list[dict[str, Any]]
 
 
 def following(token: int) -> int:
@@ -61,6 +63,9 @@ class Fake:
         prefix_s: how long a text server reads a prompt that it has not seen; it tells what it had cached.
         line_end: of its streams' lines.
         data_lines: of an event: 1 or 2.
+        shape: what becomes of a stream's events before they are sent, such as one of ``SHAPES``.
+        page_of_metrics: what becomes of ``/metrics``, such as one of ``METRICS``.
+        page: what a request for a stream gets in place of one: its type and the page.
         seen: bodies of requests.
     """
 
@@ -80,6 +85,9 @@ class Fake:
     prefix_s: float = 0.0
     line_end: str = "\n"
     data_lines: int = 1
+    shape: Callable[[Events], Events] | None = None
+    page: tuple[str, bytes] | None = None
+    page_of_metrics: Callable[[str], str] = str
     seen: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
@@ -123,7 +131,7 @@ class Fake:
             f"{prefix}spec_decode_num_draft_tokens_total{label} {float(self.drafted)}",
             f"{prefix}spec_decode_num_accepted_tokens_total{label} {accepted}",
         ]
-        return "# HELP something\n" + "\n".join(lines) + "\n"
+        return self.page_of_metrics("# HELP something\n" + "\n".join(lines) + "\n")
 
 
 _ENDS = {
@@ -135,6 +143,110 @@ _ENDS = {
     "abort": f"data: {json.dumps({'choices': [{'text': '', 'delta': {}, 'finish_reason': 'abort'}]})}\n\n",
 }
 """How streams end that fail in their middle."""
+
+
+def _error_in_choice(events: Events) -> Events:
+    """A choice that has an error and ends properly."""
+    failed = {"index": 0, "error": {"message": "worker died"}, "finish_reason": "stop"}
+    return [*events[:2], {"choices": [failed]}]
+
+
+def _detail(events: Events) -> Events:
+    """An error in words of a framework's own."""
+    return [*events[:2], {"detail": "worker died"}]
+
+
+def _another_output(events: Events) -> Events:
+    """A second output, which nobody asked for, beside the first and in front of it."""
+    other = {"index": 1, "text": "z", "delta": {"content": "z"}, "finish_reason": None}
+    return [each for event in events for each in ({"choices": [other]}, _beside(event, other))]
+
+
+def _beside(event: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return event | {"choices": [other, *event["choices"]]} if event["choices"] else event
+
+
+def _of_choices(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Events], Events]:
+    return lambda events: [event | {"choices": [change(row) for row in event["choices"]]} for event in events]
+
+
+def _with_usage(**fields: Any) -> Callable[[Events], Events]:
+    return lambda events: [
+        event | ({"usage": event["usage"] | fields} if "usage" in event else {}) for event in events
+    ]
+
+
+def _half_characters(events: Events) -> Events:
+    """A character outside the basic plane whose halves come in two events."""
+    halves = iter("\ud83d\ude00")
+    return _of_choices(lambda row: row | ({"text": next(halves, row["text"])} if "text" in row else {}))(
+        events
+    )
+
+
+def _with_counts(event: dict[str, Any]) -> dict[str, Any]:
+    """More draft tokens kept than proposed, where llama.cpp, SGLang or vLLM say so."""
+    changed = {
+        "timings": {"draft_n": 4, "draft_n_accepted": 9},
+        "meta_info": {"spec_num_proposed_drafts": 4, "spec_num_correct_drafts": 9},
+    }
+    counted = {name: event[name] | fields for name, fields in changed.items() if name in event}
+    speculated = {"num_draft_tokens": 4, "num_accepted_draft_tokens": 9}
+    return event | (counted or {"metrics": {"speculative_decoding": speculated}})
+
+
+def _called(row: dict[str, Any]) -> dict[str, Any]:
+    said = row.get("delta", {}).get("content")
+    delta = {"tool_calls": [{"index": 0, "function": {"arguments": said}}]} if said else {}
+    return {"delta": delta, "finish_reason": "tool_calls" if row.get("finish_reason") else None}
+
+
+def _in_tags(events: Events) -> Events:
+    """A thought of two events within the text."""
+    pieces = iter(("<think>hm", "</think>"))
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        said = row.get("text") or row.get("delta", {}).get("content")
+        piece = next(pieces, said) if said else said
+        return row | ({"text": piece} if "text" in row else {"delta": {"content": piece}})
+
+    return _of_choices(change)(events)
+
+
+SHAPES: dict[str, Callable[[Events], Events]] = {
+    "error-in-choice": _error_in_choice,
+    "detail": _detail,
+    "another-output": _another_output,
+    "half-characters": _half_characters,
+    "in-tags": _in_tags,
+    "calls": _of_choices(_called),
+    "wordless": _of_choices(lambda row: row | {"text": "", "delta": {}}),
+    "tgi": _of_choices(lambda row: row | {"finish_reason": "eos_token" if row.get("finish_reason") else ""}),
+    "counts-less": _with_usage(completion_tokens=2),
+    "keeps-more": lambda events: [_with_counts(event) for event in events],
+    "reasoning-told": _with_usage(completion_tokens_details={"reasoning_tokens": 3}),
+    "cached-more": _with_usage(prompt_tokens_details={"cached_tokens": 99}),
+}
+"""Streams as servers write them, by what is odd."""
+
+
+def _accepting(change: Callable[[float], str]) -> Callable[[str], str]:
+    """Another value for the tokens that were accepted."""
+    return lambda page: re.sub(
+        r"(?m)^(.*accepted_tokens_total.*) (\S+)$", lambda line: f"{line[1]} {change(float(line[2]))}", page
+    )
+
+
+METRICS: dict[str, Callable[[str], str]] = {
+    "kept more than proposed": _accepting(lambda value: str(100 * value)),
+    "counts down": _accepting(lambda value: str(1e6 - value)),
+    "no digits of ASCII": _accepting(lambda value: "\u0967\u0968"),
+    "underscores": _accepting(lambda value: "1_000"),
+    "negative": _accepting(lambda value: str(value - 1e6)),
+    "too long": lambda page: page + "x" * (9 << 20),
+    "one engine of two is no number": lambda page: page + page.replace('"0"', '"1"').replace(".0", "NaN"),
+}
+"""Pages of ``/metrics`` that count nothing, by what is wrong."""
 
 
 def text_of(ids: list[int]) -> str:
@@ -257,8 +369,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def events(self, events: list[dict[str, Any]]) -> None:
+    def events(self, events: Events) -> None:
         """Server-sent events in chunks, a pause before each."""
+        if self.fake.page is not None:
+            kind, page = self.fake.page
+            self._send(200, page, kind)
+            return
+        events = events if self.fake.shape is None else self.fake.shape(events)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")

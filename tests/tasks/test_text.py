@@ -109,6 +109,16 @@ def test_a_mistake_is_told(spec: Callable[..., str], changes: dict[str, Any], to
         ("", "42", 0),
         (" yes ", "yes", 1),
         ("12", "yes", 0),
+        (r"\boxed{\frac{1}{2}}", "#### .5", 1),
+        (r"\boxed{\frac{1}{2}}", "#### 1", 0),
+        (r"\boxed{-1\dfrac12}", "#### -1.5", 1),
+        (r"\boxed{\frac{1{,}200}{4}}", "#### 300", 1),
+        (r"\boxed{2 3/4 \text{ cups}}", "#### 2.75", 1),
+        (r"\boxed{1/3}", f"#### {1 / 3}", 1),
+        (r"\boxed{60 \text{ miles/hour}}", "#### 60", 1),
+        (r"\boxed{3/4/2020}", "#### 3", 1),
+        (r"\boxed{\frac{1}{0}}", "#### 1", 1),
+        ("#### 1/2", "#### 1", 1),
     ],
 )
 def test_the_number_that_a_text_arrives_at(output: str, reference: str, score: float) -> None:

@@ -11,6 +11,10 @@ from spsbench.tasks.metrics.builtin import final_number
 from spsbench.tasks.task import answers
 from spsbench.tasks.thoughts import Spoken, opens_thought, spoken
 
+_ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+_CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
+_SAID = Spoken("Say 5.", "It is 9.")
+
 
 @pytest.mark.parametrize(
     ("text", "opened", "expected"),
@@ -26,6 +30,18 @@ from spsbench.tasks.thoughts import Spoken, opens_thought, spoken
         ("\n<think>a</think>b</think>c", False, Spoken("a", "b</think>c")),
         ("[THINK]a[/THINK]b", False, Spoken("a", "b")),
         ("<|channel>thought\na<channel|>b", False, Spoken("a", "b")),
+        ("<think>a</think>\n<think>b</think>c", False, Spoken("a\nb", "c")),
+        ("a</think><think></think>b", True, Spoken("a", "b")),
+        ("<think>a</think><think>b", False, Spoken("a\nb", "")),
+        (f"{_ANALYSIS}Say 5.<|end|><|start|>assistant{_FINAL}It is 9.<|return|>", False, _SAID),
+        (f"{_ANALYSIS}Say 5.<|start|>assistant{_FINAL}It is 9.", False, _SAID),
+        (f"Say 5.<|end|><|start|>assistant{_FINAL}It is 9.", True, _SAID),
+        (f"{_ANALYSIS}Say 5.{_FINAL}It is 9.", False, _SAID),
+        (f"{_FINAL}It is 9.", False, Spoken(None, "It is 9.")),
+        (f"{_ANALYSIS}Say 5", False, Spoken("Say 5", "")),
+        (f"{_CALL}<|call|>", False, Spoken('{"a": 1}', "")),
+        (f"{_ANALYSIS}Say 5.<|end|><|start|>assistant to=f{_CALL}", False, Spoken('Say 5.\n{"a": 1}', "")),
+        (f"It writes {_FINAL}", False, Spoken(None, f"It writes {_FINAL}")),
         ('mark = "<think>a</think>"\n', False, Spoken(None, 'mark = "<think>a</think>"\n')),
     ],
 )
@@ -40,6 +56,8 @@ def test_a_thought_is_parted_from_its_answer(text: str, opened: bool, expected: 
         ("assistant: <think>\n", True),
         ("assistant: <think>", True),
         ("[THINK]", True),
+        ("<|start|>assistant<|channel|>analysis<|message|>", True),
+        ("<|start|>assistant<|channel|>final<|message|>", False),
         ("assistant: <think></think>", False),
         ("<think>\n\n</think>\n\n", False),
         ("assistant:", False),

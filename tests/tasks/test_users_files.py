@@ -80,6 +80,25 @@ def test_lines_of_the_batch_api_are_read_and_what_is_not_used_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "unused"),
+    [
+        (
+            {"messages": [said("user", "A")], "functions": [{}], "tool_choice": "none", "temperature": 0.2},
+            "functions (1), tool_choice (1), temperature (1)",
+        ),
+        ({"prompt": "A", "chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs (1)"),
+        ({"conversations": [{"from": "human", "value": "A"}], "system": "Be brief."}, "system (1)"),
+        ({"messages": [said("user", "A"), said("assistant", "B")]}, "the answer at the end of messages (1)"),
+        ({"messages": [said("user", "A"), said("assistant", "B"), said("user", "C")], "stop": []}, ""),
+    ],
+)
+def test_what_a_record_says_of_its_own_request_is_counted(write: Write, row: Any, unused: str) -> None:
+    path = write([row])
+    notes = reading_notes(load_task(str(path)).load("official", None, 0).provenance)
+    assert notes == ([f"Not used of the file: {unused}."] if unused else [])
+
+
+@pytest.mark.parametrize(
     ("changes", "what"),
     [
         ({"url": "/v1/embeddings"}, "url is '/v1/embeddings', which writes no text"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -80,12 +81,17 @@ class Heard:
     retokenised: bool = False
 
 
-def require_ended(finish: Any) -> None:
-    """Refuse an answer that did not come to its end: it is a part of one, however well formed."""
+def require_ended(finish: Any, last: Mapping[str, Any] | None = None) -> None:
+    """Refuse an answer that did not come to its end: it is a part of one, however well formed.
+
+    Args:
+        last: what a stream said last; it may tell why.
+    """
     if finish is None:
-        raise protocol.PeerError("its answer ends without a finish_reason: it was cut")
+        shown = f" behind {protocol.shortened(json.dumps(last), 200)}" if last else ""
+        raise protocol.PeerError(f"its answer ends without a finish_reason: it was cut{shown}")
     if finish not in (protocol.STOP, protocol.LENGTH):
-        raise protocol.PeerError(f"it ended its answer with {protocol.shortened(repr(finish))}")
+        raise protocol.PeerError(f"it ended its answer with {protocol.shortened(str(finish))}")
 
 
 def part(content: Any, *names: str | int) -> Any:
@@ -99,6 +105,13 @@ def part(content: Any, *names: str | int) -> Any:
     return value
 
 
+def choice(content: Any) -> Any:
+    """Return the output that was asked for, without others that a server sends beside it; None for none."""
+    found = part(content, "choices")
+    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    return next((row for row in rows if row.get("index") in (0, None)), None)
+
+
 def whole(value: Any) -> int | None:
     """Return a count, or None for anything else."""
     return value if type(value) is int and 0 <= value < protocol.LARGEST else None
@@ -107,6 +120,11 @@ def whole(value: Any) -> int | None:
 def decimal(value: Any) -> float | None:
     """Return a number, or None for anything else."""
     return float(value) if type(value) in (int, float) and abs(value) < protocol.LARGEST else None
+
+
+def characters(text: str) -> str:
+    """Return a text whose surrogates are joined, where events parted a pair, or replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def token_ids(value: Any, where: str) -> list[int]:
@@ -127,7 +145,8 @@ class Dialect:
 
     ``counters`` name in ``/metrics`` the tokens written, drafted and accepted in all of its requests, where
     that is known; ``figures`` say where a response holds fields of ``Answer``, ``written`` where an event of
-    a stream holds the tokens so far, and ``cached`` where it has the prompt tokens that were not read again.
+    a stream holds the tokens so far, ``read`` where it has the prompt's tokens, ``cached`` those of them that
+    were not read again. ``ends`` are the server's own words for an output that came to its end.
     """
 
     described: protocol.Described
@@ -138,6 +157,8 @@ class Dialect:
     figures: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     written: tuple[str, ...] = ("usage", "completion_tokens")
     cached: tuple[str, ...] = ("usage", "prompt_tokens_details", "cached_tokens")
+    read: tuple[str, ...] = ("usage", "prompt_tokens")
+    ends: ClassVar[Mapping[str, str]] = {}
 
     def keep_prompts(self, keep: bool) -> None:
         """Let a prompt's keys and values outlive its request, where requests say so."""
@@ -162,13 +183,14 @@ class Dialect:
 
     def said(self, event: dict[str, Any]) -> str:
         """Return the text that an event adds."""
-        text = part(event, "choices", 0, "text")
+        text = part(choice(event), "text")
         return text if isinstance(text, str) else ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """Return what an event of a stream says; its ids are those that it adds."""
-        ids = part(event, "choices", 0, "token_ids")
+        ids = part(choice(event), "token_ids")
         counts = self.reported(event)
+        read, cached = whole(part(event, *self.read)), whole(part(event, *self.cached))
         return Heard(
             text=self.has_text(event),
             tokens=whole(part(event, *self.written)),
@@ -177,13 +199,17 @@ class Dialect:
             accepted=counts.get("accepted"),
             said=self.said(event),
             finish=self.finish(event),
-            cached=whole(part(event, *self.cached)),
+            cached=None if read is not None and cached is not None and cached > read else cached,
             unspoken=whole(part(event, "usage", "completion_tokens_details", "reasoning_tokens")),
         )
 
     def finish(self, response: dict[str, Any]) -> Any:
-        """Return why an output ended, in the server's word; None while it goes on."""
-        return part(response, "choices", 0, "finish_reason")
+        """Return why an output ended, ``stop`` or ``length`` for a proper end, else in the server's word.
+
+        None while it goes on.
+        """
+        word = part(choice(response), "finish_reason")
+        return self.ends.get(word, word) if isinstance(word, str) else word
 
     def reported(self, response: dict[str, Any]) -> dict[str, Any]:
         """Return ``figures`` of a response or an event: times in milliseconds, and counts."""
@@ -299,6 +325,8 @@ class LlamaCppDialect(Dialect):
 class OpenAi(Dialect):
     """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
 
+    ends: ClassVar = {"eos_token": protocol.STOP, "stop_sequence": protocol.STOP}  # TGI's, in streams
+
     def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
         self._model, self._texts, self.takes_ids = model, texts, ids_in
         self._in_streams: dict[str, Any] = _USAGE
@@ -354,7 +382,7 @@ class OpenAi(Dialect):
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Return the answer; the server must have read as many prompt tokens as were sent."""
-        text = part(response, "choices", 0, "text")
+        text = part(choice(response), "text")
         if not isinstance(text, str):
             raise protocol.PeerError("its answer holds no choices[0].text")
         read = whole(part(response, "usage", "prompt_tokens"))
@@ -364,7 +392,7 @@ class OpenAi(Dialect):
         require_ended(self.finish(response))
         stopped = self.finish(response) == protocol.STOP
         return protocol.Answer(
-            self._tokenizer.ids(text),
+            self._tokenizer.ids(characters(text)),
             protocol.STOP if stopped else protocol.LENGTH,
             hidden_stop=stopped,
             retokenised=True,
@@ -395,6 +423,7 @@ class Chat(OpenAi):
     """
 
     path = "/v1/chat/completions"
+    ends: ClassVar = OpenAi.ends | dict.fromkeys(("tool_calls", "function_call"), protocol.STOP)
 
     def __init__(
         self, model: str, engine: str, version: str, texts: Conversations, limit: str, *, ids_out: bool
@@ -419,34 +448,47 @@ class Chat(OpenAi):
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Return the answer; reasoning is part of the output, before it."""
-        text = _spoken(part(response, "choices", 0, "message"))
+        text = _spoken(part(choice(response), "message"))
         if text is None:
-            raise protocol.PeerError("its answer holds no choices[0].message with content or reasoning")
-        ids = part(response, "choices", 0, "token_ids") if self._ids_out else None
+            raise protocol.PeerError(
+                "its answer holds no choices[0].message with content, calls or reasoning"
+            )
+        ids = part(choice(response), "token_ids") if self._ids_out else None
         require_ended(self.finish(response))
         stopped = self.finish(response) == protocol.STOP
         return protocol.Answer(
-            self._tokenizer.ids(text) if ids is None else token_ids(ids, "choices[0].token_ids"),
+            self._tokenizer.ids(characters(text)) if ids is None else token_ids(ids, "choices[0].token_ids"),
             protocol.STOP if stopped else protocol.LENGTH,
             hidden_stop=stopped,
             retokenised=ids is None,
         )
 
     def said(self, event: dict[str, Any]) -> str:
-        return _spoken(part(event, "choices", 0, "delta")) or ""
+        return _spoken(part(choice(event), "delta")) or ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """Return an event's tokens: its ids, or those that have a log-probability."""
-        thought = bool(_reasoning(part(event, "choices", 0, "delta")))
+        thought = bool(_reasoning(part(choice(event), "delta")))
         heard = replace(super().heard(event), thought=thought)
-        rows = part(event, "choices", 0, "logprobs", "content")
+        rows = part(choice(event), "logprobs", "content")
         return replace(heard, added=len(rows)) if heard.added is None and isinstance(rows, list) else heard
 
 
 def _spoken(message: Any) -> str | None:
-    """Return reasoning, by either name, and answer; None where there is neither."""
-    texts = [text for text in (_reasoning(message), part(message, "content")) if isinstance(text, str)]
+    """Return what a message says: reasoning, by either name, answer or refusal, calls; None where nothing."""
+    said = (_reasoning(message), part(message, "content"), part(message, "refusal"), _called(message))
+    texts = [text for text in said if isinstance(text, str)]
     return "".join(texts) if texts else None
+
+
+def _called(message: Any) -> str | None:
+    """Return names and arguments of the functions that a message calls; None where it calls none."""
+    calls = part(message, "tool_calls")
+    functions = [part(call, "function") for call in calls] if isinstance(calls, list) else []
+    functions.append(part(message, "function_call"))
+    texts = [part(function, name) for function in functions for name in ("name", "arguments")]
+    known = [text for text in texts if isinstance(text, str)]
+    return "".join(known) if known else None
 
 
 def _reasoning(message: Any) -> str | None:
@@ -462,6 +504,7 @@ class SglangDialect(Dialect):
         "accepted": ("meta_info", "spec_num_correct_drafts"),
     }
     written = ("meta_info", "completion_tokens")
+    read = ("meta_info", "prompt_tokens")
     cached = ("meta_info", "cached_tokens")
 
     def __init__(self, info: dict[str, Any]) -> None:
@@ -581,8 +624,8 @@ class VllmDialect(Dialect):
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Return the answer; it has times with ``--enable-per-request-metrics``."""
         require_ended(self.finish(response))
-        ids = token_ids(part(response, "choices", 0, "token_ids"), "choices[0].token_ids")
-        stopped_by = whole(part(response, "choices", 0, "stop_reason"))
+        ids = token_ids(part(choice(response), "token_ids"), "choices[0].token_ids")
+        stopped_by = whole(part(choice(response), "stop_reason"))
         ids, finish = until_stop(_with_stop_token(ids, stopped_by), ask)
         counts = part(response, *self.steps)
         reported = self.reported(response)
@@ -593,9 +636,9 @@ class VllmDialect(Dialect):
             decoded=None if reported["decode_ms"] is None else len(ids) - 1,
             loops=None if steps is None else len(steps),
             accepted_per_loop=steps,
-            logprobs=logprobs(part(response, "choices", 0, "logprobs", "token_logprobs"), ids, ask),
+            logprobs=logprobs(part(choice(response), "logprobs", "token_logprobs"), ids, ask),
             **reported,
         )
 
     def has_text(self, event: dict[str, Any]) -> bool:
-        return bool(part(event, "choices", 0, "token_ids")) or super().has_text(event)
+        return bool(part(choice(event), "token_ids")) or super().has_text(event)

@@ -31,10 +31,21 @@ DONE, ERROR = b"[DONE]", "error"
 """The data that ends a stream, and the word by which events and objects tell a fault."""
 
 _CONNECT_S = 10.0
+_SHOWN_BYTES = 1000
 _ABSENT = (404, 405, 501)
 
-_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*$")
-"""A line of Prometheus' text format: a name, labels, a value, at most a timestamp."""
+_SAMPLE = re.compile(
+    r"""
+    (?P<name> [a-zA-Z_:][\w:]* )
+    (?: \{ (?: [^"}] | "(?:[^"\\]|\\.)*" )* \} )?
+    \s+ (?P<value>\S+) (?: \s+ -?[\d.]+ )?
+    \s* (?: \s\#\ \{ .* )? $
+    """,
+    re.VERBOSE,
+)
+"""A line of Prometheus' text format: a name, labels, a value, perhaps a timestamp, OpenMetrics' example."""
+
+_VALUE = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 class Absent(protocol.PeerError):
@@ -103,12 +114,25 @@ class HttpClient:
         """Yield the objects of a stream as they arrive; an error is raised, whatever its shape."""
         with self._response("POST", path, body, most=math.inf) as response:
             self._require_ok(response, path)
-            pieces = iter(lambda: response.raw.read1(1 << 16), b"")
+            begun = b""
+            is_stream = False
+
+            def pieces() -> Iterator[bytes]:
+                nonlocal begun
+                while piece := response.raw.read1(1 << 16):
+                    begun += b"" if is_stream else piece[: _SHOWN_BYTES - len(begun)]
+                    yield piece
+
             try:
-                for event in event_stream.events(pieces, MOST_BYTES):
+                for event in event_stream.events(pieces(), MOST_BYTES):
+                    is_stream = True
                     if event.data.strip() == DONE:
                         return
                     yield self._said(event, path)
+                if not is_stream:
+                    kind = response.headers.get("Content-Type", "a page")
+                    why = protocol.shortened(_reason(begun)) if begun.strip() else "an empty page"
+                    raise protocol.PeerError(f"{path} answers {kind} and no stream: {why}")
             except protocol.ProtocolError as error:
                 raise protocol.PeerError(f"{path} streams {error}") from None
 
@@ -121,8 +145,9 @@ class HttpClient:
             if not is_error:
                 raise
             content = {ERROR: event.data.decode(errors="replace")}
-        if is_error or content.get(ERROR) or content.get("object") == ERROR:
-            why = content.get(ERROR) or content
+        told = content.get(ERROR) or dialects.part(dialects.choice(content), ERROR)
+        if is_error or told or content.get("object") == ERROR:
+            why = told or content
             raise protocol.PeerError(f"{path} says {protocol.shortened(json.dumps(why), 200)}")
         return content
 
@@ -176,7 +201,7 @@ class HttpClient:
         elif status in _ABSENT:
             why = "; give the URL of the server's root or of /v1"
         else:
-            why = f": {protocol.shortened(_reason(response))}"
+            why = f": {protocol.shortened(_reason(response.content))}"
         kind = Absent if status in _ABSENT else protocol.PeerError
         raise kind(f"{self.root}{path} answers {status}{why}")
 
@@ -199,12 +224,12 @@ def _is_ok(response: requests.Response) -> bool:
     return 200 <= int(response.status_code) < 300
 
 
-def _reason(response: requests.Response) -> str:
+def _reason(page: bytes) -> str:
     """Return the server's error message, or the beginning of its page."""
     try:
-        content = protocol.loaded(response.content)
+        content = protocol.loaded(page)
     except protocol.ProtocolError:
-        return str(response.content[:1000], errors="replace")
+        return str(page[:_SHOWN_BYTES], errors="replace")
     error = content.get("error", content) if isinstance(content, dict) else content
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
@@ -230,9 +255,11 @@ class _Streamed:
         self._texts = texts
         self._pieces: list[str] = []
         self._by_event: int | None = 0  # None where an event does not say how many it adds
+        self._saying = 0  # events with text: no more than tokens
         self._total: int | None = None  # as the server counts
         self._unspoken = 0
         self._has_thought = False
+        self._has_come = False
         self.finish: str | None = None
 
     def add(self, heard: dialects.Heard) -> int | None:
@@ -240,7 +267,9 @@ class _Streamed:
         self.finish = heard.finish or self.finish
         self._unspoken = heard.unspoken or self._unspoken
         self._has_thought |= heard.thought
+        self._has_come |= heard.text
         self._pieces.append(heard.said)
+        self._saying += bool(heard.said)
         if heard.text and self._by_event is not None:
             self._by_event = None if heard.added is None else self._by_event + heard.added
         if heard.tokens is not None:
@@ -250,9 +279,10 @@ class _Streamed:
 
     def correction(self) -> dialects.Heard | None:
         """Return what is to be known at the end: a count where there is none, or what did not come."""
-        again = None if self._texts is None else len(self._texts.ids("".join(self._pieces)))
-        if self._total is None:
-            if self._by_event is not None or again is None:
+        text = dialects.characters("".join(self._pieces))
+        again = None if self._texts is None else len(self._texts.ids(text))
+        if self._total is None or self._total < (self._by_event or self._saying):
+            if again is None or (self._total is None and self._by_event is not None):
                 return None
             return dialects.Heard(text=False, tokens=again, retokenised=True)
         missing = 0
@@ -260,6 +290,8 @@ class _Streamed:
             missing = min(self._unspoken, self._total)
         elif self._by_event:
             missing = self._total - self._by_event
+        elif not self._has_come:
+            missing = self._total
         elif again and self._total > again * _MORE_THAN_STREAMED + 1:
             missing = self._total - again
         if missing <= 1:  # a token that ends an output has no text
@@ -330,10 +362,11 @@ class Server:
         """
         dialect = self._spoken()
         streamed = _Streamed(self._texts)
+        event: dict[str, Any] = {}
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
             heard = dialect.heard(event)
             yield replace(heard, tokens=streamed.add(heard))
-        dialects.require_ended(streamed.finish)
+        dialects.require_ended(streamed.finish, event)
         if (correction := streamed.correction()) is not None:
             yield correction
 
@@ -378,16 +411,22 @@ class Server:
     def _counter_sums(self, dialect: dialects.Dialect) -> Tally | None:
         """Return the sums of ``counters`` in a page of Prometheus' text format.
 
-        None where one is missing or not a number: the format knows ``NaN`` and ``+Inf``.
+        None where the page cannot be read, or one is missing, negative or not a number: the format knows
+        ``NaN`` and ``+Inf``.
         """
         sums: dict[str, float] = {}
-        page = self._http.text("/metrics") if dialect.counters else None
+        try:
+            page = self._http.text("/metrics") if dialect.counters else None
+        except protocol.PeerGone:
+            raise
+        except protocol.PeerError:
+            return None
         for line in (page or "").splitlines():
             if (sample := _SAMPLE.match(line)) is not None:
-                with suppress(ValueError):
-                    sums[sample["name"]] = sums.get(sample["name"], 0.0) + float(sample["value"])
+                value = float(sample["value"]) if _VALUE.fullmatch(sample["value"]) else math.nan
+                sums[sample["name"]] = sums.get(sample["name"], 0.0) + value
         counts = [sums.get(name, math.nan) for name in dialect.counters]
-        if not counts or not all(map(math.isfinite, counts)):
+        if not counts or not all(0 <= count < math.inf for count in counts):
             return None
         written, drafted, accepted = map(int, counts)
         return written, drafted, accepted
@@ -437,13 +476,14 @@ Counted = tuple[int, int] | tuple[None, None]
 def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
     """Return the draft tokens proposed and kept during a request of so many tokens.
 
-    None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
+    None where the server wrote another number of tokens meanwhile, for it has other clients or has not
+    counted, and where it kept fewer than none or more than it proposed.
     """
     deadline = time.monotonic() + _LATE_S
     while (after := now()) is not None:
         written, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
         if written == tokens:
-            return drafted, accepted
+            return (drafted, accepted) if 0 <= accepted <= drafted else (None, None)
         if written > tokens or time.monotonic() > deadline:
             break
         time.sleep(0.02)

@@ -133,7 +133,8 @@ def final_number(prompts: Texts, outputs: Texts, references: Texts) -> list[floa
     """Return 1 where output and reference arrive at the same number, else 0.
 
     Of an answer that reasons first, only what it arrives at counts: the last number that stands behind
-    GSM8K's #### or in a box, whichever comes later, else the last in the text. A box that was cut has none.
+    GSM8K's #### or in a box, whichever comes later, else the last in the text. A box that was cut has none;
+    a fraction in one is its value.
     A reference without a number is compared as a text.
     """
     scores = []
@@ -160,6 +161,20 @@ _NUMBER = re.compile(
 )
 """A number, its thousands parted by commas or not."""
 
+_FRACTION = re.compile(
+    r"""
+    (?<![\w.,/])
+    (?: (?P<whole>\d+) (?: \s+ | (?=\\) ) )?    # of a mixed number
+    (?:
+        \\[dtc]?frac \s* (?: \{\s*(?P<over>\d[\d,]*(?:\.\d+)?)\s*\} | (?P<digit>\d) )
+        \s* (?: \{\s*(?P<under>\d[\d,]*(?:\.\d+)?)\s*\} | (?P<digit_under>\d) )
+        | (?P<above>\d[\d,]*(?:\.\d+)?) \s*/\s* (?P<below>\d[\d,]*(?:\.\d+)?) (?![\w/])
+    )
+    """,
+    re.VERBOSE,
+)
+"""A fraction of numbers as LaTeX or in a line."""
+
 _MARKED = re.compile(r"####\s*(?=[-.\d])(?P<result>[^\n]*)")
 _BOX = "\\boxed{"
 
@@ -168,7 +183,7 @@ def _final_number(text: str) -> float | None:
     for pattern, plain in _TYPESET:
         text = re.sub(pattern, plain, text)
     marks = [(match.start(), match["result"]) for match in _MARKED.finditer(text)]
-    boxes = _boxes(text)
+    boxes = [(place, _FRACTION.sub(_quotient, box)) for place, box in _boxes(text)]
     if not marks and not boxes:
         numbers = _numbers(text)
         return numbers[-1] if numbers else None
@@ -179,6 +194,19 @@ def _final_number(text: str) -> float | None:
 
 def _numbers(text: str) -> list[float]:
     return [float(number.replace(",", "").replace(" ", "")) for number in _NUMBER.findall(text)]
+
+
+def _quotient(fraction: re.Match[str]) -> str:
+    """Return a fraction's value as a decimal; the fraction itself where it has none."""
+    of = fraction.groupdict(default="")
+    over, under = (
+        float(text.replace(",", ""))
+        for text in (
+            of["over"] or of["digit"] or of["above"],
+            of["under"] or of["digit_under"] or of["below"],
+        )
+    )
+    return format(float(of["whole"] or 0) + over / under, ".17f") if under else fraction[0]
 
 
 def _boxes(text: str) -> list[tuple[int, str]]:

@@ -14,6 +14,7 @@ from spsbench.base import OPENAI, Ask, Described, PeerError, PeerGone, Unavailab
 from spsbench.parts.external.dialects import CHAT_ALONE, Texts
 from spsbench.parts.external.registry import server_address
 from spsbench.parts.external.server import Server, first_token
+from spsbench.tasks import spoken
 
 FEWEST_WAVES = 6
 """Of one server at one concurrency; an interval is over waves."""
@@ -136,6 +137,8 @@ class TimedAnswer:
         unstreamed: tokens that the server counted and did not send; ``counts`` are without them.
         came_before: its server had read the prompt for an earlier request.
         cached: prompt tokens that the server says it did not read again.
+        thought: events of a thought that came before the answer; 0 without one.
+        reasoning_tokens: tokens of a thought, streamed or not, as the server counts them.
     """
 
     sent: float
@@ -149,6 +152,8 @@ class TimedAnswer:
     unstreamed: int = 0
     came_before: bool = False
     cached: int | None = None
+    thought: int = 0
+    reasoning_tokens: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -156,9 +161,26 @@ class TimedAnswer:
         return round(self.counts[-1]) if self.counts else 0
 
     @property
+    def is_contradicted(self) -> bool:
+        """Whether the server kept more draft tokens than it proposed, by its own counts."""
+        return self.drafted is not None and self.accepted is not None and self.accepted > self.drafted
+
+    @property
     def ttft_s(self) -> float | None:
         """Seconds until the first token."""
         return self.times[0] - self.sent if self.times else None
+
+    @property
+    def answer_ttft_s(self) -> float | None:
+        """Seconds until the first token of the answer behind a thought; None without thought or answer."""
+        return self.times[self.thought] - self.sent if 0 < self.thought < len(self.times) else None
+
+    @property
+    def thought_tokens(self) -> int:
+        """Number of tokens of the thought that came: as the server says, else by its events."""
+        if not self.thought or not self.counts:
+            return 0
+        return self.reasoning_tokens or round(self.counts[self.thought - 1])
 
     @property
     def tpot_s(self) -> float | None:
@@ -177,9 +199,10 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
     """Ask for one output and listen to it."""
     sent = time.perf_counter() - started
     heard: list[tuple[float, int | None, int]] = []
+    said: list[tuple[str, bool]] = []
     retokenised = False
     unstreamed = 0
-    latest: dict[str, int | None] = dict.fromkeys(("tokens", "drafted", "accepted", "cached"))
+    latest: dict[str, int | None] = dict.fromkeys(("tokens", "drafted", "accepted", "cached", "unspoken"))
     try:
         for event in server.stream(ask):
             now = time.perf_counter() - started
@@ -189,6 +212,7 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
             retokenised, unstreamed = event.retokenised, event.unstreamed
             if event.text:
                 heard.append((now, event.tokens, len(event.said)))
+                said.append((event.said, event.thought))
             written = 0 if retokenised else latest["tokens"] or 0
             if max(written, len(heard)) > ask.max_new_tokens:
                 raise PeerError(f"it wrote more than the {ask.max_new_tokens} tokens that were asked for")
@@ -198,9 +222,9 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
         return TimedAnswer(sent, time.perf_counter() - started, error=str(error))
     done = time.perf_counter() - started
     total = latest["tokens"]
-    if not total:
+    if not total and not unstreamed:
         return TimedAnswer(sent, done, error="it does not say how many tokens it wrote")
-    times, counts = _counted(heard, total, done)
+    times, counts = _counted(heard, total, done) if total else ((), ())
     if any(later < earlier for earlier, later in pairwise(counts)):
         return TimedAnswer(sent, done, error="its count of tokens goes backwards")
     return TimedAnswer(
@@ -213,7 +237,22 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
         retokenised=retokenised,
         unstreamed=unstreamed,
         cached=latest["cached"],
+        thought=_thought_events(said),
+        reasoning_tokens=latest["unspoken"],
     )
+
+
+def _thought_events(said: Sequence[tuple[str, bool]]) -> int:
+    """Return how many events a thought takes: by the server's field for it, else by its marks in the text."""
+    if any(is_thought for _, is_thought in said):
+        return max(place for place, (_, is_thought) in enumerate(said, 1) if is_thought)
+    text = "".join(piece for piece, _ in said)
+    thought, answer = spoken(text)
+    if thought is None:
+        return 0
+    begins = text.rfind(answer) if answer else len(text)
+    ends = accumulate(len(piece) for piece, _ in said)
+    return sum(end <= begins for end in ends)
 
 
 def _counted(
@@ -296,9 +335,8 @@ def _sent(client: _Client, turn: LoadTurn) -> LoadWave:
         finally:
             pool.shutdown(cancel_futures=True)
         # An output that was too short for a draft reports none.
-        counts = [
-            (r.drafted, r.accepted) for r in readings if r.drafted is not None and r.accepted is not None
-        ]
+        told = [reading for reading in readings if not reading.is_contradicted]
+        counts = [(r.drafted, r.accepted) for r in told if r.drafted is not None and r.accepted is not None]
         drafted, accepted = (sum(column) for column in zip(*counts, strict=True)) if counts else (None, None)
         if drafted is None and counted is not None:
             drafted, accepted = counted(sum(reading.tokens for reading in readings))

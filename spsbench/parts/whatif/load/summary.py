@@ -31,6 +31,9 @@ class LoadRow:
         again: requests whose prompt had come before, to a server whose cache may have kept it.
         cached_tokens: of all prompts, as far as the server says so; None where it does not.
         unstreamed: tokens that were counted and not sent; no other number has them.
+        thoughts: answers that begin with a thought.
+        thought_tokens: of all of them.
+        answer_ttft_ms: until the first token of the answer behind it.
     """
 
     server: int
@@ -46,6 +49,9 @@ class LoadRow:
     tpot_ms: dict[str, float]
     acceptance: float | None
     speedup: Interval | None
+    thoughts: int
+    thought_tokens: int
+    answer_ttft_ms: dict[str, float]
 
 
 def rows(waves: Sequence[LoadWave], described: Sequence[Described] = ()) -> list[LoadRow]:
@@ -79,6 +85,9 @@ def rows(waves: Sequence[LoadWave], described: Sequence[Described] = ()) -> list
                 _percentiles([reading.tpot_s for reading in answered]),
                 sum(wave.accepted or 0 for wave in cell) / drafted if drafted else None,
                 None if plain is None else _speedup([*sums, *_sums(plain)]),
+                sum(reading.thought > 0 for reading in answered),
+                sum(reading.thought_tokens for reading in answered),
+                _percentiles([reading.answer_ttft_s for reading in answered]),
             )
         )
     return load_rows
@@ -162,10 +171,14 @@ def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
                     "done_s": reading.done,
                     "ttft_s": reading.ttft_s,
                     "tpot_s": reading.tpot_s,
+                    "answer_ttft_s": reading.answer_ttft_s,
+                    "thought_tokens": reading.thought_tokens,
                     "tokens": reading.tokens,
                     "unstreamed": reading.unstreamed,
                     "came_before": reading.came_before,
                     "cached_tokens": reading.cached,
+                    "drafted": reading.drafted,
+                    "accepted": reading.accepted,
                     "error": reading.error,
                 }
                 for reading in wave.readings
@@ -228,7 +241,7 @@ def sentences(loaded: Loaded) -> list[str]:
         lines += [limit for limit in described.limits if limit == CHAT_ALONE]
     lines.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     load_rows = rows(loaded.waves, loaded.described)
-    lines += _repeated(load_rows, len(loaded.names))
+    lines += _repeated(load_rows, len(loaded.names)) + _thoughts(load_rows, len(loaded.names))
     if unstreamed := sum(row.unstreamed for row in load_rows):
         lines.append(
             f"{unstreamed:,} tokens were counted and not streamed, such as a hidden thought: tok/s and TPOT "
@@ -237,11 +250,41 @@ def sentences(loaded: Loaded) -> list[str]:
     failed = sum(row.failed for row in load_rows)
     again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
     if again:
-        lines.append(f"{again} answers without a count of tokens: their text was tokenized again.")
+        lines.append(
+            f"{again} answers without a count of tokens, or with one below that of events with text: their "
+            "text was tokenized again."
+        )
+    wrong = sum(reading.is_contradicted for wave in loaded.waves for reading in wave.answered)
+    if wrong:
+        lines.append(
+            f"{wrong} answers count more draft tokens kept than proposed: their counts are left out of kept."
+        )
     if loaded.ended is not None:
         lines.append(f"The measurement ended early: {loaded.ended}")
     if failed:
         lines.append(f"{failed} requests failed; their tokens are not counted.")
+    return lines
+
+
+def _thoughts(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
+    """Say of each server how many answers begin with a thought, and when the answer itself begins."""
+    lines = []
+    for server in range(servers):
+        of = [row for row in load_rows if row.server == server and row.thoughts]
+        if not of:
+            continue
+        thoughts, tokens = sum(row.thoughts for row in of), sum(row.thought_tokens for row in of)
+        answered = sum(row.requests - row.failed for row in load_rows if row.server == server)
+        took = ", ".join(
+            f"{milliseconds(row.answer_ttft_ms['p50'])} ms at {row.concurrency}"
+            for row in of
+            if row.answer_ttft_ms
+        )
+        first = f" The first token of the answer came after {took} in flight, median." if took else ""
+        lines.append(
+            f"{_role(server, servers)}: {thoughts} of {answered} answers begin with a thought, {tokens:,} "
+            f"tokens in all, from which TTFT is taken.{first or ' None of them has an answer.'}"
+        )
     return lines
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commandline import BRIEF, Result, call
-from support.fake_server import Fake, Letters, serving, written
+from support.fake_server import METRICS, SHAPES, Fake, Letters, serving, written
 
 from spsbench.base.errors import UsageError
 from spsbench.base.protocol import Ask, Sampling
@@ -234,8 +235,79 @@ def test_an_answer_that_does_not_come_to_its_end_is_lost(dialect: str, fault: st
         return
     assert found.tokens == 0
     assert found.error is not None
-    why = {"cut": "it was cut", "abort": "it was cut|'abort'"}.get(fault, "worker died")
+    why = {"cut": "it was cut", "abort": "it was cut|with 'abort'"}.get(fault, "worker died")
     assert re.search(why, found.error)
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [("error-in-choice", "says .*worker died"), ("detail", "it was cut behind .*worker died")],
+)
+@pytest.mark.parametrize("dialect", ["vllm", "text", "chat"])
+def test_an_error_is_told_wherever_it_stands(dialect: str, shape: str, why: str) -> None:
+    with serving(Fake(dialect, shape=SHAPES[shape])) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+    assert found.error is not None
+    assert re.search(why, found.error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "why"),
+    [
+        ("application/json", b'{"error": {"message": "worker died"}}', "'worker died'"),
+        ("text/html", b"<html>Welcome</html>", "'<html>Welcome</html>'"),
+        ("text/event-stream", b"", "an empty page"),
+    ],
+)
+def test_a_page_in_place_of_a_stream_is_told(kind: str, page: bytes, why: str) -> None:
+    with serving(Fake("vllm", page=(kind, page))) as url:
+        found = listened(Server(url), ASK, 0.0)
+    assert found.error == f"/v1/completions answers {kind} and no stream: {why}"
+
+
+@pytest.mark.parametrize("shape", ["another-output", "half-characters", "tgi"])
+def test_one_output_is_read_however_it_is_told(shape: str) -> None:
+    with serving(Fake("text", shape=SHAPES[shape])) as url:
+        found = listened(Server(url, texts=_Encoding()), ASK, 0.0)
+    assert (found.error, found.tokens, len(found.times), found.retokenised) == (None, 6, 6, False)
+
+
+class _Encoding(Letters):
+    """A tokenizer that takes whole characters alone, as real ones do."""
+
+    def ids(self, text: str) -> list[int]:
+        return super().ids(text.encode().decode())
+
+
+def test_a_call_of_a_tool_ends_an_answer_and_is_timed() -> None:
+    with serving(Fake("chat", shape=SHAPES["calls"])) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+    assert (found.error, found.tokens, len(found.times)) == (None, 6, 6)
+
+
+def test_an_output_of_which_nothing_came_has_no_times() -> None:
+    with serving(Fake("text", shape=SHAPES["wordless"])) as url:
+        found = listened(Server(url, texts=Letters()), ASK, 0.0)
+    assert (found.error, found.tokens, found.unstreamed) == (None, 0, 6)
+    assert (found.ttft_s, found.tpot_s) == (None, None)
+
+
+def test_fewer_tokens_than_events_with_text_are_counted_again() -> None:
+    with serving(Fake("text", shape=SHAPES["counts-less"])) as url:
+        found = listened(Server(url, texts=Letters()), ASK, 0.0)
+    assert (found.error, found.tokens, found.retokenised) == (None, 6, True)
+    with serving(Fake("vllm", shape=SHAPES["counts-less"])) as url:
+        by_ids = listened(Server(url), ASK, 0.0)
+    assert (by_ids.error, by_ids.tokens, by_ids.retokenised) == (None, 6, False)
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_more_cached_tokens_than_the_prompt_has_are_none(more: bool) -> None:
+    shape = SHAPES["cached-more"] if more else None
+    with serving(Fake("text", prefix_s=0.001, shape=shape)) as url:
+        server = Server(url, texts=Letters())
+        assert listened(server, ASK, 0.0).error is None
+        assert listened(server, ASK, 0.0).cached == (None if more else 2)
 
 
 class _Spoken(Letters):
@@ -257,6 +329,47 @@ def test_tokens_that_are_counted_and_not_streamed_make_no_time(hidden: int, reas
         found = listened(Server(url, texts=_Spoken()), replace(ASK, max_new_tokens=90), 0.0)
     assert found.error is None
     assert (found.tokens, found.unstreamed) == (90 - hidden, hidden)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "reasoning", "shape", "thought"),
+    [
+        ("chat", "reasoning", "", 2),
+        ("chat", "", "in-tags", 2),
+        ("text", "", "in-tags", 2),
+        ("chat", "", "", 0),
+    ],
+)
+def test_the_answer_behind_a_thought_is_timed(dialect: str, reasoning: str, shape: str, thought: int) -> None:
+    fake = Fake(dialect, reasoning=reasoning, shape=SHAPES.get(shape), step_s=0.01)
+    with serving(fake) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+        short = listened(Server(url, texts=_Spoken()), replace(ASK, max_new_tokens=2), 0.0)
+    assert (found.error, found.tokens, found.thought) == (None, 6, thought)
+    assert shape or found.thought_tokens == thought  # shares are by characters, and marks are long
+    if not thought:
+        assert found.answer_ttft_s is None
+        return
+    assert found.ttft_s is not None
+    assert found.answer_ttft_s is not None
+    assert found.answer_ttft_s - found.ttft_s > 0.01
+    assert (short.thought_tokens, short.answer_ttft_s) == (2, None)
+
+
+def test_the_servers_own_count_of_a_thought_is_taken() -> None:
+    with serving(Fake("chat", reasoning="reasoning", shape=SHAPES["reasoning-told"])) as url:
+        found = listened(Server(url, texts=_Spoken()), ASK, 0.0)
+    assert (found.thought, found.thought_tokens, found.tokens) == (2, 3, 6)
+
+
+def test_thoughts_are_told(tmp_path: Path) -> None:
+    with serving(Fake("chat", reasoning="reasoning")) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+    assert "36 of 36 answers begin with a thought, 72 tokens in all" in " ".join(done.out.split())
+    requests = [request for wave in read(tmp_path / "out")["waves"] for request in wave["requests"]]
+    assert all(request["answer_ttft_s"] > request["ttft_s"] > 0 for request in requests)
+    assert {request["thought_tokens"] for request in requests} == {2}
 
 
 def test_prompts_that_come_again_are_told_apart(tmp_path: Path) -> None:
@@ -292,6 +405,43 @@ def test_a_counter_that_is_no_number_counts_nothing(tmp_path: Path) -> None:
         done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
     assert done.code == 0, done.err
     assert read(tmp_path / "out")["rows"][0]["acceptance"] is None
+
+
+@pytest.mark.parametrize("wrong", METRICS)
+def test_counters_that_cannot_be_count_nothing(wrong: str) -> None:
+    found = []
+    for page in (METRICS[wrong], str):
+        with serving(Fake("vllm", k=4, page_of_metrics=page)) as url:
+            server = Server(url)
+            counted = server.counting()
+            found.append(counted(listened(server, ASK, 0.0).tokens))
+    assert found == [(None, None), (24, 3)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda text: text.replace("\n", ' # {trace="a b"} 1.0\n'),
+        lambda text: text.replace("a tiny model", r"{a} \"tiny\" } 5"),
+        lambda text: text.replace("\n", " 1790000000000\r\n"),
+    ],
+)
+def test_what_stands_beside_a_counter_is_read_over(page: Callable[[str], str]) -> None:
+    with serving(Fake("vllm", k=4, page_of_metrics=page)) as url:
+        server = Server(url)
+        counted = server.counting()
+        assert counted(listened(server, ASK, 0.0).tokens) == (24, 3)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llama", "sglang"])
+def test_more_kept_than_proposed_is_not_believed(tmp_path: Path, dialect: str) -> None:
+    with serving(Fake(dialect, k=0 if dialect == "vllm" else 4, shape=SHAPES["keeps-more"])) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+    told = read(tmp_path / "out")
+    assert told["rows"][0]["acceptance"] in (None, 0.125)  # of /metrics
+    assert told["waves"][0]["requests"][0]["accepted"] == 9
+    assert "36 answers count more draft tokens kept than proposed" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize("refused", [(), ("stream_options",), ("return_token_ids",)])
