@@ -32,6 +32,7 @@ from spsbench.engines import Reading
 from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.bet_table import Floats
 from spsbench.parts.audit.bets import Bets
+from spsbench.parts.audit.came_again import GREEDY, TEST, CameAgain, rounds
 from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.first_forward import differing_forward
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
@@ -151,6 +152,7 @@ class EngineAudit:
                 self._reported = ReportedDrafts(Forks(pair, sampling, least))
         slack = MOST if effort.all_texts else None if exact else COARSE
         self._free = FreeEvidence(k, rule, slack, drafting=effort.drafting)
+        self._again = CameAgain(exact=exact)
         self._exact = exact
         self._drawn: list[Foreign] = []
         self._scored: list[Scored] = []
@@ -241,7 +243,9 @@ class EngineAudit:
         contexts = None if decision == ALARM else self._contexts
         withdrawn = [] if contexts is None else [contexts.finding(self._by_drafts())]
         findings = self._free.findings()
-        return [*(_doubted(findings) if decision == ALARM else findings), *withdrawn]
+        findings = _doubted(findings) if decision == ALARM else findings
+        again = [] if self._effort.all_texts else [self._again.finding()]
+        return [*findings, *again, *withdrawn]
 
     def _leading(self) -> tuple[str, str | None] | None:
         evidences = [each for each in (self._bets, self._contexts, self._reported) if each is not None]
@@ -319,7 +323,9 @@ class EngineAudit:
         dice = random.Random(derive_seed(self._seed, "audit", number, "prompt"))
         return shared_prompt(number, self._prompts, self._drawn, most, dice)
 
-    def _drawn_of(self, line: int, ask: protocol.Ask, reply: protocol.Answer) -> Foreign | None:
+    def _drawn_of(
+        self, line: int, ask: protocol.Ask, reply: protocol.Answer, kind: str = ""
+    ) -> Foreign | None:
         try:
             answer = protocol.checked(reply, ask, self._models[0].vocab_size)
         except protocol.PeerError as error:
@@ -329,29 +335,43 @@ class EngineAudit:
             return None
         ids = tuple(answer.output_ids)
         prompt = tuple(ask.prompt_ids)
-        return Foreign(
-            line, prompt, ids, self._sampling, answer.retokenised, answer, ask, tokens_of_prefill(reply)
-        )
+        sampling = GREEDY if kind == TEST else self._sampling
+        free = tokens_of_prefill(reply)
+        return Foreign(line, prompt, ids, sampling, answer.retokenised, answer, ask, free, kind)
 
     def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
-        """Send requests whose answers give other evidence than their texts; they do not count for the law."""
+        """Send requests whose answers give other evidence than their texts; they do not count for the law.
+
+        In this order: with a seed, without one, and greedy ones that come again.
+        """
         for each in kept:
-            self._beside(each, self._read(each))
+            self._take(each)
         longest, count = self._effort.max_new_tokens, self._effort.probes
         first = protocol.Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
         asks = probes(self._prompts, first, count) if self._gone is None else []
         parts = [[ask for ask in asks if (ask.seed is None) is free] for free in (False, True)]
-        for part in (parts[0][len(kept) :], parts[1][max(0, len(kept) - len(parts[0])) :]):
-            try:  # what fails once, without a seed or with one, is not asked for again
+        parts += [] if not asks or self._effort.all_texts else [rounds(self._prompts, first, count // 2)]
+        known = len(kept)
+        for asked, kind in zip(parts, ("", "", TEST), strict=False):
+            part, known = asked[known:], max(0, known - len(asked))
+            try:  # what fails once, with a seed, without one or greedy, is not asked for again
                 for ask, answer in self._answers(part):
-                    drawn = self._drawn_of(0, ask, answer)
+                    drawn = self._drawn_of(0, ask, answer, kind)
                     if drawn is not None:
                         keep(drawn)
-                        self._beside(drawn, self._read(drawn))
+                        self._take(drawn)
             except protocol.PeerError as error:
                 self._failures.append(str(error))
                 if isinstance(error, protocol.PeerGone):
                     return
+
+    def _take(self, drawn: Foreign) -> None:
+        """Take the answer to a short request."""
+        if drawn.category != TEST:
+            self._beside(drawn, self._read(drawn))
+        elif drawn.ask is not None and drawn.told is not None:
+            logits = reading_of(drawn, (self._models[0], None)).logits
+            self._again.add(drawn.ask, drawn.told, logits)
 
     def _answers(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
         """Yield requests with their answers, one by one or as many at once as the setting says."""
@@ -497,6 +517,7 @@ def row_of(text: Foreign) -> dict[str, Any]:
         "request": text.line,
         "retokenised": text.retokenised,
         "free": text.free,
+        "probe": text.category or None,
     }
     if text.ask is not None and text.told is not None:
         row |= {"seed": text.ask.seed, "max_new_tokens": text.ask.max_new_tokens}
@@ -505,6 +526,8 @@ def row_of(text: Foreign) -> dict[str, Any]:
 
 
 def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
+    kind = TEST if row.get("probe") == TEST else ""
+    sampling = GREEDY if kind else sampling
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
     answer = told_in(row, ids[1], retokenised=row["retokenised"])
     most = row.get("max_new_tokens")
@@ -513,7 +536,7 @@ def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
         if most is None
         else protocol.Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
     )
-    return Foreign(row["request"], *ids, sampling, row["retokenised"], answer, ask, row.get("free"))
+    return Foreign(row["request"], *ids, sampling, row["retokenised"], answer, ask, row.get("free"), kind)
 
 
 # --- several settings ---

@@ -124,14 +124,18 @@ NAMED: Mapping[str, Named] = {
         lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
         weights=ONNX,
         options={
+            "speculation": EngineOption(DRAFT, _WHO_DRAFTS, since="0.18.0", theirs=True),
+            "ngram_size": EngineOption(LONGEST_NGRAM, within=(2, 16), since="0.18.0", theirs=True, of=LOOKUP),
+            "ngram_chained_lookup": EngineOption(False, since="0.18.0", theirs=True, of=LOOKUP),
             "min_adaptive_k": EngineOption(
                 0,
                 within=(0, _MOST_ADAPTIVE),
                 since="0.16.0",
                 theirs=True,
+                of=DRAFT,
                 declares="n_max",
                 declared=_MOST_ADAPTIVE,
-            )
+            ),
         },
         modules=("onnxruntime_genai",),
         packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),

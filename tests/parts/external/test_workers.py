@@ -279,7 +279,15 @@ class FakeGenerator:
         return [self._last]
 
     def get_speculative_stats(self) -> dict[str, int]:
-        return {"rounds": 2, "draft_tokens_proposed": 8, "draft_tokens_accepted": 2}
+        return dict(_SPECULATIVE_STATS)
+
+
+_SPECULATIVE_STATS = {
+    "rounds": 2,
+    "draft_tokens_proposed": 8,
+    "draft_tokens_accepted": 2,
+    "standard_fallback_steps": 3,
+}
 
 
 class FakeTurns:
@@ -378,6 +386,24 @@ def test_onnxruntime_genai_reads_both_models_through_one_configuration(pair: tup
     assert model.tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
     alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0]))._model
     assert alone.read == ["one"]
+    assert "speculative" not in alone.config
+
+
+@pytest.mark.parametrize(
+    ("more", "size", "chained"), [({}, 2, False), ({"ngram_size": 3, "ngram_chained_lookup": True}, 3, True)]
+)
+def test_onnxruntime_genai_looks_n_grams_up_without_the_draft(
+    pair: tuple[str, str], more: dict[str, Any], size: int, chained: bool
+) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4, options={"speculation": "lookup", **more}))
+    assert loaded._model.read == ["one"]
+    asked = {"max_draft_tokens": 4, "ngram_size": size, "ngram_chained_lookup": chained}
+    assert loaded._model.config["speculative"] == asked
+    assert loaded.describe().rule == "sample-and-compare, prompt lookup"
+    answer = checked(loaded.generate(ask()), ask(), 50)
+    assert (answer.loops, answer.drafted, answer.accepted) == (5, 8, 2)  # 3 steps found no n-gram
+    options = {"speculation": "lookup"}
+    alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], options=options))._model
     assert "speculative" not in alone.config
 
 
@@ -852,6 +878,9 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("transformers@5.13.1:speculation=mtp", "5.14.0 is the first known to have it"),
         ("onnxruntime-genai@0.15.2:min_adaptive_k=2", "0.16.0 is the first known to have it"),
         ("onnxruntime-genai:min_adaptive_k=17", "Give a number from 0 to 16"),
+        ("onnxruntime-genai:speculation=lookup:ngram_size=17", "Give a number from 2 to 16"),
+        ("onnxruntime-genai:ngram_size=3", "ngram_size is of speculation=lookup"),
+        ("onnxruntime-genai@0.17.0:speculation=lookup", "0.18.0 is the first known to have it"),
     ],
 )
 def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:

@@ -16,7 +16,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.base import MOST_IN_FLIGHT, Answer, Ask, Described, Load, PeerError, Together, Wave, seed_field
+from spsbench.base import (
+    LONGEST_NGRAM,
+    LOOKUP,
+    LOOKUP_RULE,
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    PeerError,
+    Together,
+    Wave,
+    seed_field,
+)
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,
@@ -33,7 +46,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 class OnnxRuntimeGenAI:
-    """The target alone, or with its draft as ``model.draft``.
+    """The target alone, with its draft as ``model.draft``, or with n-grams: see ``protocol.LOOKUP``.
 
     Several requests are for its ``Engine``, which takes no draft model; on a CPU it has static batches only:
     a batch is run to its end before others join, and a seed is refused ("A per-turn seed requires an Engine
@@ -59,7 +72,8 @@ class OnnxRuntimeGenAI:
         self._turns: dict[int, tuple[Any, int, list[int]]] = {}
 
     def describe(self) -> Described:
-        rule = "greedy: sample-and-compare; sampled: not documented"
+        lookup = self._load.speculation == LOOKUP
+        rule = LOOKUP_RULE if lookup else "greedy: sample-and-compare; sampled: not documented"
         settings = usual_settings(self._load)
         del settings["sampler_order"]
         return Described(
@@ -104,7 +118,10 @@ class OnnxRuntimeGenAI:
         counts: dict[str, Any] = {"decoded": len(ids) - 1, "loops": len(ids) - 1}
         if self._load.speculative:
             stats = generator.get_speculative_stats()
-            counts = {"decoded": len(ids), "loops": int(stats["rounds"])}
+            loops = int(stats["rounds"])
+            if self._load.speculation == LOOKUP:  # a step without a match is no round of its
+                loops += int(stats["standard_fallback_steps"])
+            counts = {"decoded": len(ids), "loops": loops}
             counts["drafted"] = int(stats["draft_tokens_proposed"])
             counts["accepted"] = int(stats["draft_tokens_accepted"])
         return Answer(
@@ -194,7 +211,10 @@ def compose(load: Load, folder: Path) -> None:
 
     Release 0.18 refuses ``..`` in a file name, so the models must lie beneath their configuration.
     """
-    roles = {"target": Path(load.target)} | ({} if load.draft is None else {"draft": Path(load.draft)})
+    lookup = load.speculative and load.speculation == LOOKUP
+    roles = {"target": Path(load.target)}
+    if load.draft is not None and not lookup:  # it refuses n-grams beside a draft model
+        roles["draft"] = Path(load.draft)
     decoders = {}
     for role, source in roles.items():
         (folder / role).symlink_to(source.absolute(), target_is_directory=True)
@@ -204,6 +224,10 @@ def compose(load: Load, folder: Path) -> None:
     if "draft" in decoders:
         config["model"]["draft"] = decoders["draft"]
         config["speculative"] = {"max_draft_tokens": load.k}
+    if lookup:
+        ngrams = {"ngram_size": int(load.options.get("ngram_size", LONGEST_NGRAM))}
+        ngrams["ngram_chained_lookup"] = bool(load.options.get("ngram_chained_lookup", False))
+        config["speculative"] = {"max_draft_tokens": load.k, **ngrams}
     (folder / _CONFIG).write_text(json.dumps(config))
     for name in _TOKENIZER_FILES:
         content = json.loads((roles["target"] / name).read_text())
