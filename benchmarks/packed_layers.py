@@ -1,0 +1,126 @@
+"""What layers cost whose weights oneDNN has laid out once, in bfloat16 on a CPU: in turns with plain ones.
+
+    python -m benchmarks.packed_layers [--rounds 16] [--threads 1] [smollm2|hybrid|experts ...]
+
+``smollm2`` is the real model, ``hybrid`` a random one of Qwen3.5's shape (24 layers, 1,024 wide) and
+``experts`` one of Qwen3-MoE's (8 of 64 experts): their times are **synthetic**. Printed are medians and
+minima of a forward of one row and of five behind a context of 128 tokens, as stored, packed and (one row) as
+transformers' ``generate`` takes a token of the stored one; the largest difference of a logit over the largest
+logit; and how many layers were packed in which time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.rollback import qwen
+from spsbench.models import TorchLM
+from spsbench.models.packed import pack_layers
+
+CONTEXT, ROWS, TOKENS = 128, (1, 5), 8
+
+
+def smollm2() -> Any:
+    from spsbench.models.source import find
+
+    location = find("package:smollm2", None, "--target").location
+    return transformers.AutoModelForCausalLM.from_pretrained(location, dtype=torch.bfloat16)
+
+
+def hybrid() -> Any:
+    return qwen(24, 1024, 0).bfloat16()
+
+
+def experts() -> Any:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        "qwen3_moe",
+        vocab_size=4096,
+        hidden_size=1024,
+        num_hidden_layers=12,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        head_dim=64,
+        num_experts=64,
+        num_experts_per_tok=8,
+        moe_intermediate_size=384,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+MODELS: dict[str, Callable[[], Any]] = {"smollm2": smollm2, "hybrid": hybrid, "experts": experts}
+
+
+@torch.inference_mode()
+def measure(name: str, rounds: int) -> list[str]:
+    """Return the table's rows of a model."""
+    stored = MODELS[name]().eval()
+    packed = copy.deepcopy(stored)
+    started = time.perf_counter()
+    count = pack_layers(packed)
+    taken_s = time.perf_counter() - started
+    ids = torch.arange(CONTEXT) % 500 + 3
+    models = {"stored": TorchLM(stored), "packed": TorchLM(packed)}
+    for model in models.values():
+        model.score(ids, last=1)
+    lines = []
+    for rows in ROWS:
+        times: dict[str, list[float]] = {arm: [] for arm in (*models, "generate")}
+        logits = {}
+        for _ in range(rounds):
+            for arm, model in models.items():
+                started = time.perf_counter()
+                logits[arm] = model.score(ids[:rows], last=rows).float()
+                times[arm].append(time.perf_counter() - started)
+                model.rollback(CONTEXT)
+            if rows == 1:
+                times["generate"].append(_generated_s(stored, ids) / TOKENS)
+        apart = (logits["packed"] - logits["stored"]).abs().max() / logits["stored"].abs().max()
+        cells = [f"{_ms(times[arm])}" for arm in times if times[arm]]
+        ratio = statistics.median(times["packed"]) / statistics.median(times["stored"])
+        least = min(times["packed"]) / min(times["stored"])
+        lines.append(f"| {name} | {rows} | {' | '.join(cells)} | {ratio:.2f} ({least:.2f}) | {apart:.1e} |")
+    return [*lines, f"{count} layers packed in {taken_s:.2f} s"]
+
+
+def _generated_s(model: Any, ids: torch.Tensor) -> float:
+    """Return the seconds of some tokens behind the first, which the prompt costs."""
+    stamps = []
+    for tokens in (1, 1 + TOKENS):
+        started = time.perf_counter()
+        model.generate(ids[None], do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens)
+        stamps.append(time.perf_counter() - started)
+    return stamps[1] - stamps[0]
+
+
+def _ms(times: list[float]) -> str:
+    return f"{1e3 * statistics.median(times):.1f} ({1e3 * min(times):.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="*", choices=[*MODELS, []], default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(given.threads)
+    print("| model | rows | stored, ms | packed | `generate` | packed over stored | difference |")
+    for name in given.model:
+        print("\n".join(measure(name, given.rounds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
