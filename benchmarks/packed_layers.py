@@ -22,7 +22,7 @@ import torch
 import transformers
 
 from benchmarks.rollback import qwen
-from spsbench.models import TorchLM
+from spsbench.models import TorchLM, quiet_libraries
 from spsbench.models.packed import pack_layers
 
 CONTEXT, ROWS, TOKENS = 128, (1, 5), 8
@@ -86,7 +86,7 @@ def measure(name: str, rounds: int) -> list[str]:
             if rows == 1:
                 times["generate"].append(_generated_s(stored, ids) / TOKENS)
         apart = (logits["packed"] - logits["stored"]).abs().max() / logits["stored"].abs().max()
-        cells = [f"{_ms(times[arm])}" for arm in times if times[arm]]
+        cells = [_ms(times[arm]) if times[arm] else "" for arm in times]
         ratio = statistics.median(times["packed"]) / statistics.median(times["stored"])
         least = min(times["packed"]) / min(times["stored"])
         lines.append(f"| {name} | {rows} | {' | '.join(cells)} | {ratio:.2f} ({least:.2f}) | {apart:.1e} |")
@@ -111,14 +111,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="*", choices=[*MODELS, []], default=list(MODELS))
+    parser.add_argument("model", nargs="*", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    quiet_libraries()
     torch.set_num_threads(given.threads)
     print("| model | rows | stored, ms | packed | `generate` | packed over stored | difference |")
-    for name in given.model:
+    for name in given.model or MODELS:
         print("\n".join(measure(name, given.rounds)), flush=True)
 
 

@@ -1,6 +1,6 @@
 """Linear layers in bfloat16 whose weights are laid out once for the CPU's kernels.
 
-oneDNN multiplies by weights in blocks. Of plain rows torch makes such blocks anew at every product, which for
+oneDNN multiplies by weights in blocks. Of plain rows torch makes such blocks at every product, which for
 a few tokens takes as long as the product itself. The numbers are the same, in another order in memory, and
 stand in place of the rows. An output head stays as it is: it shares its weights with an embedding, and
 drafters read them.

@@ -797,7 +797,7 @@ def test_a_run_of_before_the_evidence_reads_as_ever(store: RunStore) -> None:
     journal.unlink()
     assert_same(read_frames(store.directory), whole)
     (store.directory / "evidence.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match="evidence.parquet is damaged"):
+    with pytest.raises(UsageError, match=r"evidence\.parquet is damaged"):
         read_frames(store.directory)
 
 
