@@ -145,18 +145,18 @@ def test_every_rule_of_point_masses_is_one_and_trees_have_times(cli: Cli, writte
 
 
 def test_times_of_another_machine_are_of_as_many_rows(cli: Cli, written: Path, tmp_path: Path) -> None:
-    (tmp_path / "times.json").write_text(
-        cli("bench", "--k", "1,3,6", "--seconds", "0.2", "--threads", "1", "--json").out
-    )
-    facts = json.loads((tmp_path / "times.json").read_text())
+    facts = json.loads(cli("bench", "--k", "1,3,6", "--seconds", "0.2", "--threads", "1", "--json").out)
+    target, draft = (facts["rounds"][name] for name in ("target", "draft"))
+    target_s = {rows: 0.010 + 0.002 * rows for rows in target["rows"]}
+    draft_s = {rows: 0.001 + 0.0005 * rows for rows in draft["rows"]}
+    # Every round alike: what the machine took is not this test's matter.
+    for own, of_rows in ((target, target_s), (draft, draft_s)):
+        own["seconds"] = [[of_rows[rows] for rows in own["rows"]] for _ in own["seconds"]]
+    (tmp_path / "times.json").write_text(json.dumps(facts))
     cells = replayed(cli, written, "--tree", "2,2", "--rule", "one-hot", "--times", tmp_path / "times.json")
-    target, draft = (
-        dict(zip(own["rows"], np.mean(own["seconds"], 0), strict=True))
-        for own in (facts["rounds"]["target"], facts["rounds"]["draft"])
-    )
     cell = cells["model:siblings=top:tree=2-2", "one-hot"]
-    gain = cell["tokens_per_loop"]["estimate"] * target[1] / (target[7] + draft[1] + draft[2])
-    assert cell["predicted"]["speedup"]["estimate"] == pytest.approx(gain, rel=0.05)
+    gain = cell["tokens_per_loop"]["estimate"] * target_s[1] / (target_s[7] + draft_s[1] + draft_s[2])
+    assert cell["predicted"]["speedup"]["estimate"] == pytest.approx(gain, rel=1e-6)
 
 
 def test_a_tree_is_a_drafters_option() -> None:
