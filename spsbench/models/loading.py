@@ -239,7 +239,7 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     with typed_errors(source.name, flag):
         model = model if packed else model.to(device)
     loaded = _over_torch(model, source.tokenizer.border, vocab_size)
-    if type(loaded) is TorchLM and device.type == "cpu" and not packed:
+    if type(loaded) is TorchLM and not packed:
         pack_layers(model)
     loaded.checkpoint_embedding = partial(embedding_of, source, flag)
     loaded.files = files_of(source.location, source.commit)

@@ -8,6 +8,7 @@ drafters read them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,10 @@ _TOKENS = 3
 
 
 class PackedLinear(nn.Linear):
-    """``nn.Linear`` over a weight [out, in] in oneDNN's layout, which ``to_dense`` gives back bit for bit."""
+    """``nn.Linear`` over a weight [out, in] in oneDNN's layout, which ``to_dense`` gives back bit for bit.
+
+    Its copy is a plain ``nn.Linear``: one that may be cast to another dtype.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., out] of [..., in]."""
@@ -31,6 +35,12 @@ class PackedLinear(nn.Linear):
             return input.new_empty((*input.shape[:-1], self.out_features))
         product: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
         return product
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
+        plain = memo[id(self)] = nn.Linear.__new__(nn.Linear)
+        parameters = self._parameters | {"weight": nn.Parameter(_dense(self), requires_grad=False)}
+        plain.__dict__.update(copy.deepcopy(self.__dict__ | {"_parameters": parameters}, memo))
+        return plain
 
 
 def pack_layers(model: Any) -> int:
@@ -48,7 +58,7 @@ def pack_layers(model: Any) -> int:
     if after is not None and bool(((after - before).abs() <= _ROUNDING * before.abs().max()).all()):
         return len(parts)
     for part in parts:
-        _replace(part, nn.Linear, part.weight.detach().to_dense())
+        _replace(part, nn.Linear, _dense(part))
     return 0
 
 
@@ -71,6 +81,11 @@ def _packable(model: Any) -> Iterator[nn.Linear]:
 def _has_kernels() -> bool:
     is_built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return is_built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _dense(part: nn.Linear) -> Tensor:
+    rows: Tensor = part.weight.detach().to_dense()
+    return rows
 
 
 def _replace(part: nn.Linear, kind: type[nn.Linear], weight: Tensor) -> None:

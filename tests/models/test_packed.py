@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,18 @@ def test_other_precisions_and_processors_keep_their_weights(monkeypatch: pytest.
     assert pack_layers(tiny("llama").half()) == 0
     monkeypatch.setattr(packed, "_has_kernels", lambda: False)
     assert pack_layers(tiny("llama")) == 0
+
+
+def test_a_copy_is_plain_and_may_be_cast() -> None:
+    """As the witness of a proof in float32 is made."""
+    model = tiny("qwen3_moe")
+    plain = copy.deepcopy(model)
+    assert pack_layers(model) > 2
+    twin = copy.deepcopy(model)
+    assert not linears(twin, PackedLinear)
+    assert torch.equal(logits(twin), logits(plain))
+    assert torch.equal(logits(twin.float()), logits(plain.float()))
+    assert linears(model, PackedLinear), "the copy has changed the model"
 
 
 def test_an_expert_without_tokens_has_no_rows() -> None:
