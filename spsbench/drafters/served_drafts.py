@@ -163,7 +163,8 @@ def _built_otherwise(draft: TrainedDraft, config: Mapping[str, Any]) -> str:
     if draft.reads is None or len(draft.reads) == _STATES or layer.get("model_type") != "llama":
         return ""
     is_counted = _COUNT in {**layer, **config}
-    reads_one = config.get(_NESTED, {}).get("use_aux_hidden_state") is False
+    nested = config.get(_NESTED)
+    reads_one = isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False
     if is_counted or reads_one:
         return ""
     return f"without {_COUNT} a layer of Llama is sized for {_STATES} states (0.32.0, run)"

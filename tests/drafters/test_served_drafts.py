@@ -53,6 +53,8 @@ def of_engines(folder: Path) -> dict[str, Served]:
         ({}, False),
         ({"model_type": "qwen3"}, True),
         ({"num_aux_hidden_states": 5}, True),
+        ({"eagle_config": None}, False),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, True),
         ({"ids": IDS}, True),
         ({"kind": "peagle"}, False),
         ({"kind": "peagle", "ids": IDS}, True),
