@@ -32,14 +32,6 @@ from torch import Tensor
 LOOPS, K, PROMPT = 200, 5, 8
 LAYERS, HIDDEN, VOCABULARY = 8, 64, 320
 
-VLLM = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-}
-
 LAYER = {"head_dim": 32, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 CASES: dict[str, dict[str, Any]] = {
     "eagle3": {},
@@ -237,7 +229,6 @@ def _rows_of_peagle(model: Any, told: dict[str, Tensor], start: int, tokens: Ten
 
 def served(target: Path, folder: Path, given: Path) -> dict[str, Any]:
     """In the other environment: drafts of vLLM, of prompts read anew and of the loops that write the text."""
-    os.environ |= VLLM
     import vllm
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer as Proposer
 
@@ -343,9 +334,13 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
 
     from spsbench.models.torch_lm import TorchLM
+    from spsbench.parts.external.registry import NAMED
+
+    environment = os.environ | NAMED["vllm"].environment
 
     def inside(*arguments: Any, check: bool = True) -> int:
-        return subprocess.run([args.python, __file__, *map(str, arguments)], check=check).returncode
+        command = [args.python, __file__, *map(str, arguments)]
+        return subprocess.run(command, check=check, env=environment).returncode
 
     with TemporaryDirectory() as name:
         folder = Path(name)

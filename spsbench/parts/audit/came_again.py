@@ -35,6 +35,10 @@ _LEAST = 4  # tokens of a prompt that has a beginning and an end
 _SHARED = 3 / 4  # of A, with which B begins
 
 
+def _shared(prompt: Sequence[int]) -> int:
+    return max(1, int(_SHARED * len(prompt)))
+
+
 def rounds(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:
     """Return up to ``count`` greedy requests, A, B, A of each of the prompts in turn.
 
@@ -48,7 +52,7 @@ def rounds(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int =
     distinct = [*dict.fromkeys(long)]
     for number, once in enumerate(distinct[: count // TURNS]):
         other = distinct[number - 1]
-        cut = max(1, int(_SHARED * len(once)))
+        cut = _shared(once)
         between = (*once[:cut], *other[-(len(once) - cut) :])
         if between == once:
             continue
@@ -75,7 +79,7 @@ class CameAgain:
         tokens = logits.new_tensor(answer.output_ids).long()
         below = float((logits.amax(-1) - own_entries(logits, tokens)).max())
         prompt = tuple(ask.prompt_ids)
-        cut = max(1, int(_SHARED * len(prompt)))
+        cut = _shared(prompt)
         known = any(prompt[:cut] == each[:cut] for each in self._known)
         (self._later if known else self._first).append(below)
         self._known.add(prompt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -275,11 +275,7 @@ def _thoughts(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
             continue
         thoughts, tokens = sum(row.thoughts for row in of), sum(row.thought_tokens for row in of)
         answered = sum(row.requests - row.failed for row in load_rows if row.server == server)
-        took = ", ".join(
-            f"{milliseconds(row.answer_ttft_ms['p50'])} ms at {row.concurrency}"
-            for row in of
-            if row.answer_ttft_ms
-        )
+        took = _medians((row.concurrency, row.answer_ttft_ms) for row in of)
         first = f" The first token of the answer came after {took} in flight, median." if took else ""
         lines.append(
             f"{_role(server, servers)}: {thoughts} of {answered} answers begin with a thought, {tokens:,} "
@@ -298,17 +294,18 @@ def _repeated(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
         again, requests = sum(row.again for row in of), sum(row.requests for row in of)
         told = [row.cached_tokens for row in of if row.cached_tokens is not None]
         cached = f"; it says that {sum(told):,} tokens of prompts came from its cache" if told else ""
-        took = ", ".join(
-            f"{milliseconds(row.ttft_again_ms['p50'])} ms at {row.concurrency}"
-            for row in of
-            if row.ttft_again_ms
-        )
+        took = _medians((row.concurrency, row.ttft_again_ms) for row in of)
         apart = f" Their TTFT, median, {took} in flight, is not in the table." if took else ""
         lines.append(
             f"{_role(server, servers)}: the prompts of {again} of {requests} requests had come before, and "
             f"its prefix cache may have kept them{cached}.{apart}"
         )
     return lines
+
+
+def _medians(times_ms: Iterable[tuple[int, Mapping[str, float]]]) -> str:
+    """Say the medians by concurrency, without those that have no times."""
+    return ", ".join(f"{milliseconds(own['p50'])} ms at {at}" for at, own in times_ms if own)
 
 
 def _end(value: float | None, concurrencies: Sequence[int]) -> str:
