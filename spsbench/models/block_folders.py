@@ -37,6 +37,7 @@ from spsbench.models.kinds import (
     SPECULATORS,
 )
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.packed import stored_weight
 from spsbench.models.published import CONFIG, D2T, T2D, Published, Shape
 from spsbench.models.speculators import FC, HEAD, LAYER, OWN_EMBEDDING, TYPE, layer_settings, verifier_of
 from spsbench.models.torch_lm import TorchLM
@@ -370,8 +371,7 @@ def _head(draft: TrainedDraft, target: TorchLM | OnnxLM) -> Tensor:
     if isinstance(target, OnnxLM):
         own = "lm_head.weight" if "lm_head.weight" in target.stored else EMBEDDING
         return torch.from_numpy(target.stored.read(own))
-    weight: Tensor = head_of(target.model).weight
-    return weight.detach()
+    return stored_weight(head_of(target.model))
 
 
 def _embedding(draft: TrainedDraft, target: TorchLM | OnnxLM) -> Any:

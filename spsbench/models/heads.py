@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -25,6 +27,7 @@ from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
+from spsbench.models.packed import stored_weight
 from spsbench.models.rewind import RewindCache
 from spsbench.models.speculators import (
     FC,
@@ -296,6 +299,9 @@ class OwnHeads:
 class _OutputHead:
     """Some rows of an output head, the target's or its own, and their logits among those of all tokens."""
 
+    nbytes: int
+    _product: Callable[[Tensor], Tensor]
+
     def __init__(self, draft: TrainedDraft, target: Any) -> None:
         size = target.vocab_size
         ids = torch.from_numpy(draft.ids_below(size)).to(target.device)
@@ -304,21 +310,24 @@ class _OutputHead:
             weight = _read(draft, HEAD, draft.stored.shape(HEAD), target)
             if draft.vocabulary is not None:  # rows in the order of their tokens
                 weight = weight[torch.from_numpy(np.argsort(draft.vocabulary)).to(weight.device)]
-            self._weight = weight[: len(ids)]
-            self._bias, self._scale = None, 1.0
+            self._take(weight[: len(ids)], None)
+            self._scale = 1.0
             return
         head = head_of(target.model)
-        whole = len(ids) == size
-        self._weight = head.weight[:size] if whole else head.weight[ids]
-        self._bias = None if getattr(head, "bias", None) is None else head.bias[ids]
+        weight = stored_weight(head)
+        if len(weight) == len(ids):
+            self._product, self.nbytes = head, weight.nbytes
+        else:
+            bias = None if getattr(head, "bias", None) is None else head.bias[ids]
+            self._take(weight[:size] if len(ids) == size else weight[ids], bias)
         self._scale = 1.0 / float(getattr(text_config(target.config), "logits_scaling", 1.0))
 
-    @property
-    def nbytes(self) -> int:
-        return int(self._weight.nbytes)
+    def _take(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._product = partial(linear, weight=weight, bias=bias)
+        self.nbytes = weight.nbytes
 
     def __call__(self, states: Tensor) -> Tensor:
-        logits = linear(states, self._weight, self._bias)
+        logits = self._product(states)
         return self._spread(logits if self._scale == 1.0 else logits * self._scale)
 
 

@@ -35,7 +35,7 @@ from spsbench.models.downloads import (
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
-from spsbench.models.packed import pack_layers
+from spsbench.models.packed import pack_layers, stored_weight
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import loading_settings, mark, quantise_built, require_readable
 from spsbench.models.same_logits import require_same_logits
@@ -155,7 +155,7 @@ class SomeTokens(nn.Module):
         self._size = len(head.weight)
         self.ids: Tensor
         self.register_buffer("ids", ids, persistent=False)
-        self.weight = nn.Parameter(head.weight.detach()[ids], requires_grad=False)
+        self.weight = nn.Parameter(stored_weight(head)[ids], requires_grad=False)
         bias = getattr(head, "bias", None)
         self.bias = None if bias is None else nn.Parameter(bias.detach()[ids], requires_grad=False)
 

@@ -29,6 +29,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import HeadChain
 from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
+from spsbench.models.packed import stored_weight
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
@@ -257,10 +258,10 @@ def _stored(stored: Checkpoint, name: str, shape: tuple[int, ...], target: Torch
 def _own(stored: Checkpoint, name: str, shared: Any) -> Any:
     """Return a module's own table or head; the target's, where it holds the same numbers."""
     weight = _shaped(stored, name, shared).to(shared.weight.device, shared.weight.dtype)
-    if torch.equal(weight, shared.weight):
+    if torch.equal(weight, stored_weight(shared)):
         return shared
     own = copy.copy(shared)
-    own.__dict__ = shared.__dict__ | {"_parameters": shared._parameters | {"weight": nn.Parameter(weight)}}
+    own.__dict__ = own.__dict__ | {"_parameters": own._parameters | {"weight": nn.Parameter(weight)}}
     return own
 
 

@@ -2,14 +2,17 @@
 
 oneDNN multiplies by weights in blocks. Of plain rows torch makes such blocks at every product, which for
 a few tokens takes as long as the product itself. The numbers are the same, in another order in memory, and
-stand in place of the rows. An output head stays as it is: it shares its weights with an embedding, and
-drafters read them.
+stand in place of the rows. Layers of a module that are given the same states (queries, keys and values; gate
+and up) are one product, since the start of a small one costs as much as its numbers. An output head that
+shares its weight with the embedding keeps the rows beside the blocks.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,23 +27,67 @@ _TOKENS = 3
 
 
 class PackedLinear(nn.Linear):
-    """``nn.Linear`` over a weight [out, in] in oneDNN's layout, which ``to_dense`` gives back bit for bit.
+    """``nn.Linear`` that takes its rows of a product, the weight of which is in oneDNN's layout.
 
     Its copy is a plain ``nn.Linear``: one that may be cast to another dtype.
     """
+
+    product: _Product
+    rows: slice
+    is_last: bool
+    """Of the product's layers in a forward."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., out] of [..., in]."""
         if not input.numel():  # an expert that no token is for
             return input.new_empty((*input.shape[:-1], self.out_features))
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
-        return product
+        return self.product.of(input, self.is_last)[..., self.rows]
+
+    def __copy__(self) -> nn.Linear:
+        plain = nn.Linear.__new__(nn.Linear)
+        plain.__dict__.update(self._plain())
+        return plain
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         plain = memo[id(self)] = nn.Linear.__new__(nn.Linear)
-        parameters = self._parameters | {"weight": nn.Parameter(_dense(self), requires_grad=False)}
-        plain.__dict__.update(copy.deepcopy(self.__dict__ | {"_parameters": parameters}, memo))
+        plain.__dict__.update(copy.deepcopy(self._plain(), memo))
         return plain
+
+    def _plain(self) -> dict[str, Any]:
+        kept = {name: value for name, value in vars(self).items() if name not in PackedLinear.__annotations__}
+        if self.weight.is_mkldnn:
+            weight = nn.Parameter(stored_weight(self), requires_grad=False)
+            kept["_parameters"] = self._parameters | {"weight": weight}
+        return kept
+
+
+class _Product:
+    """Weights [out of all, in] and biases [out of all] of layers that are given the same states."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        self.weight = nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(weight, 1), requires_grad=False)
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def of(self, states: Tensor, is_last: bool) -> Tensor:
+        """[..., out of all] of [..., in]: computed for the first layer and kept until the last."""
+        last = self._last
+        if last is not None and last[0] is states:
+            product = last[1]
+        else:
+            product = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+        self._last = None if is_last else (states, product)
+        return product
+
+
+def stored_weight(layer: nn.Linear) -> Tensor:
+    """[out, in] of a layer as its checkpoint has it: a copy where it is laid out otherwise."""
+    weight = layer.weight.detach()
+    if isinstance(layer, PackedLinear) and weight.is_mkldnn:
+        return weight.to_dense()[layer.rows]
+    return weight
 
 
 def pack_layers(model: Any) -> int:
@@ -49,20 +96,26 @@ def pack_layers(model: Any) -> int:
     A short forward before and after has to give the same logits; of a model that reads its layers' weights by
     itself, or on a processor without the instructions, all stay as they were.
     """
-    parts = [*_packable(model)]
-    if not parts or (before := _logits(model)) is None:
+    layers = [*_packable(model)]
+    with _inputs_of(layers) as inputs:
+        before = _logits(model) if layers else None
+    if before is None:
         return 0
-    for part in parts:
-        _replace(part, PackedLinear, torch.ops.mkldnn._reorder_linear_weight(part.weight.detach(), 1))
-    after = _logits(model)
-    if after is not None and bool(((after - before).abs() <= _ROUNDING * before.abs().max()).all()):
-        return len(parts)
-    for part in parts:
-        _replace(part, nn.Linear, _dense(part))
+    body = [[layer] for layer in layers if layer is not head_of(model)]
+    embedding = getattr(model.get_input_embeddings(), "weight", None)
+    for groups in (_groups(model, layers, inputs), body):
+        for group in groups:
+            _pack(group, embedding)
+        after = _logits(model)
+        if after is not None and bool(((after - before).abs() <= _ROUNDING * before.abs().max()).all()):
+            return sum(map(len, groups))
+        for layer in itertools.chain.from_iterable(groups):
+            _unpack(layer)
     return 0
 
 
 def _packable(model: Any) -> Iterator[nn.Linear]:
+    """Yield the plain layers that own their weights, and a plain head."""
     if not _has_kernels():
         return
     head = head_of(model)
@@ -72,7 +125,7 @@ def _packable(model: Any) -> Iterator[nn.Linear]:
             users[id(weight)] = users.get(id(weight), 0) + 1
     for part in model.modules():
         # A class of its own may read its weight by itself.
-        if type(part) is nn.Linear and part is not head and users[id(part.weight)] == 1:
+        if type(part) is nn.Linear and (part is head or users[id(part.weight)] == 1):
             weight = part.weight
             if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.numel():
                 yield part
@@ -83,14 +136,54 @@ def _has_kernels() -> bool:
     return is_built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _dense(part: nn.Linear) -> Tensor:
-    rows: Tensor = part.weight.detach().to_dense()
-    return rows
+@contextmanager
+def _inputs_of(layers: Sequence[nn.Linear]) -> Iterator[dict[nn.Linear, list[Tensor]]]:
+    """Yield what each layer is given, in the order of the calls, while the context lasts."""
+    inputs: dict[nn.Linear, list[Tensor]] = {}
+
+    def hear(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        inputs.setdefault(layer, []).extend(args)
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_pre_hook(hear).remove)
+        yield inputs
 
 
-def _replace(part: nn.Linear, kind: type[nn.Linear], weight: Tensor) -> None:
-    part.__class__ = kind
-    part.weight = nn.Parameter(weight, requires_grad=False)
+def _groups(
+    model: Any, layers: Sequence[nn.Linear], inputs: dict[nn.Linear, list[Tensor]]
+) -> list[list[nn.Linear]]:
+    """Return the layers of each product, in the order of their calls.
+
+    Together are those of one module that a forward gives one tensor, once. A head that is not called is left
+    out: something else multiplies by its weight.
+    """
+    parents = {child: part for part in model.modules() for child in part.children()}
+    head = head_of(model)
+    groups: dict[Any, list[nn.Linear]] = {}
+    for layer in [*inputs, *(layer for layer in layers if layer not in inputs and layer is not head)]:
+        given = inputs.get(layer, [])
+        is_once = len(given) == 1
+        key = (parents[layer], id(given[0]), layer.bias is None) if is_once else layer
+        groups.setdefault(key, []).append(layer)
+    return [*groups.values()]
+
+
+def _pack(layers: Sequence[nn.Linear], embedding: Tensor | None) -> None:
+    product, start = _Product(layers), 0
+    for layer in layers:
+        layer.__class__ = PackedLinear
+        assert isinstance(layer, PackedLinear)
+        layer.product, layer.is_last = product, layer is layers[-1]
+        layer.rows = slice(start, start := start + layer.out_features)
+        if layer.weight is not embedding:
+            layer.weight = product.weight
+
+
+def _unpack(layer: nn.Linear) -> None:
+    layer.__dict__ = copy.copy(layer).__dict__
+    layer.__class__ = nn.Linear
 
 
 @torch.no_grad()

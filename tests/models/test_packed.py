@@ -16,7 +16,7 @@ from benchmarks.architectures import whole_model
 from benchmarks.tiny_types import tiny_config
 from spsbench.models import packed
 from spsbench.models.loading import load
-from spsbench.models.packed import PackedLinear, pack_layers
+from spsbench.models.packed import PackedLinear, pack_layers, stored_weight
 
 pytestmark = pytest.mark.skipif(not packed._has_kernels(), reason="the processor has no AVX-512")
 
@@ -38,7 +38,7 @@ def logits(model: Any) -> Tensor:
     return rows
 
 
-def linears(model: Any, kind: type[nn.Module]) -> list[nn.Linear]:
+def linears(model: Any, kind: type[nn.Module]) -> list[Any]:
     return [part for part in model.modules() if type(part) is kind]
 
 
@@ -52,8 +52,82 @@ def test_a_packed_model_computes_what_it_did(kind: str) -> None:
     torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
     assert sum(part.nbytes for part in model.parameters()) == size
     for part in linears(model, PackedLinear):
-        assert torch.equal(part.weight.to_dense(), weights[part])
-    assert type(model.get_output_embeddings()) is nn.Linear
+        assert torch.equal(stored_weight(part), weights[part])
+
+
+def products(model: Any) -> list[set[str]]:
+    """The names of the layers that are one product."""
+    named: dict[int, set[str]] = {}
+    for name, part in model.named_modules():
+        if isinstance(part, PackedLinear):
+            named.setdefault(id(part.product), set()).add(name.rpartition(".")[2])
+    return [*named.values()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "together"),
+    [
+        ("llama", [{"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"}]),
+        ("lfm2", [{"w1", "w3"}, {"w2"}]),
+        ("qwen3_5_text", [{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"}]),
+    ],
+)
+def test_layers_that_are_given_the_same_states_are_one_product(kind: str, together: list[set[str]]) -> None:
+    model = tiny(kind)
+    pack_layers(model)
+    made = products(model)
+    assert all(layers in made for layers in together)
+    assert {"lm_head"} in made
+
+
+def test_a_layer_of_a_product_computes_what_it_is_given() -> None:
+    """Alone, out of turn, and of equal states in another tensor."""
+    model = tiny("llama")
+    plain = copy.deepcopy(model)
+    pack_layers(model)
+    packed, stored = (each.model.layers[0].self_attn for each in (model, plain))
+    first, second = torch.randn(2, 3, model.config.hidden_size).bfloat16()
+    for name, states in [
+        ("k_proj", first),
+        ("q_proj", second),
+        ("k_proj", second),
+        ("v_proj", first),
+        ("q_proj", first.clone()),
+    ]:
+        assert torch.equal(getattr(packed, name)(states), getattr(stored, name)(states))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_keeps_its_rows_only_for_an_embedding(tied: bool) -> None:
+    torch.manual_seed(0)
+    config = tiny_config("llama")
+    config.tie_word_embeddings = tied
+    model = whole_model(config).to(torch.bfloat16).eval()
+    before, rows = logits(model), model.lm_head.weight.detach().clone()
+    pack_layers(model)
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
+    assert type(model.lm_head) is PackedLinear
+    assert model.lm_head.weight.is_mkldnn is not tied
+    assert torch.equal(stored_weight(model.lm_head), rows)
+    twin = copy.deepcopy(model)
+    assert (twin.lm_head.weight is twin.get_input_embeddings().weight) is tied
+    assert torch.equal(logits(twin), before)
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
+
+
+def test_states_that_are_changed_between_two_layers_keep_them_apart() -> None:
+    """What a product would compute of such states is wrong; each layer is then packed alone."""
+
+    def double(part: nn.Module, args: tuple[Tensor]) -> None:
+        args[0].mul_(2)
+
+    model = tiny("llama")
+    for layer in model.model.layers:
+        layer.self_attn.k_proj.register_forward_pre_hook(double)
+    before = logits(model)
+    pack_layers(model)
+    assert all(len(layers) == 1 for layers in products(model))
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
 
 
 @pytest.mark.parametrize("kind", ["jamba", "longcat_flash"])
