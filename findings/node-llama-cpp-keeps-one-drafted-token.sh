@@ -58,7 +58,7 @@ import { LlamaLogLevel, TokenPredictor, getLlama, getModuleVersion } from "node-
 
 const PROMPT = [5, 20, 31, 44, 7];
 const TOKENS = 24;
-const llama = await getLlama({ gpu: false, build: "never", logLevel: LlamaLogLevel.error });
+const llama = await getLlama({ gpu: false, build: "never", logLevel: LlamaLogLevel.error, maxThreads: 1 });
 const model = await llama.loadModel({ modelPath: "model.gguf" });
 const context = await model.createContext({ contextSize: 256, sequences: 2 });
 
