@@ -1,33 +1,39 @@
 """How many requests of an engine that goes wrong rarely an audit needs, and how often a right one is accused.
 
-    python -m benchmarks.rare_power [--once] [--texts 400] [--audits 1000] [--pair embedded]
+    python -m benchmarks.rare_power [--once] [--texts 320] [--target embedded] [--out FILE.json]
+    python -m benchmarks.rare_power --draw FILE.json [--out FIGURE.svg]
 
 Right texts are the target's own. Wrong requests are right up to a random token and then draw from the rows of
 the request before, from rows that lack the last token, or any possible token; or they go on with another
 request's text, as if all of its state answered. Or single tokens are the second most probable. Every text is
 read by an uncached forward, as an audit reads it. Audits are drawn from these texts, again and again: 400
 requests of at most 64 tokens, of which one in 100 is wrong, looked at after every request, by the bets on
-rare faults alone, at their weight among all others. What other bets find comes on top.
+rare faults alone, at their weight among all others. What other bets find comes on top. With --out every share
+of ``SHARES`` is taken, with an interval over the texts, and stored; --draw shows what is stored.
 
-The exact part has a target of random tables instead, whose texts cost nothing, so that every audit of a right
-engine has texts of its own. The embedded pair and the tables are synthetic.
+Without --target it is one of random tables, whose texts cost nothing, so that every audit of a right engine
+has texts of its own. The embedded pair and the tables are synthetic.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from benchmarks.audit_power import ALARM, PROMPTS, SETTINGS, STOP, VOCABULARY, Tables
+from spsbench.base import FLOAT32
 from spsbench.base.records import SamplingParams
 from spsbench.config import TORCH, resolve
 from spsbench.decode.sampling import warp
@@ -37,7 +43,11 @@ from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.audit.bets import RARELY
 from spsbench.parts.audit.rare import OtherRows, Rare, added_by
 from spsbench.parts.external.engine import ids_that_end
+from spsbench.report.figures import style
 from spsbench.runner import plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Floats = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -57,9 +67,19 @@ KINDS = {
 HEAD = """| target | wrong | found | requests until found, median | share named | found at that share |
 |---|---|--:|--:|--:|--:|"""
 
+TABLES, EMBEDDED = "tables", "embedded"
+FIGURE = Path("docs/images/rare-power.svg")
+Curve = Mapping[str, Any]
+"""Of one target and kind of wrong request, as ``--out`` stores it."""
+
 TOKENS, PROMPT = 64, 32
 _SLOT = 4
 SHARE, REPLACED = 0.01, 0.003
+SHARES = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03)
+"""Of wrong requests."""
+
+_SAMPLES, _OF_SAMPLE = 40, 250
+"""Samples of the texts, for intervals, and audits of each."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +89,15 @@ class World:
     Attributes:
         begin: takes prompts [B, n] and returns what gives rows [B, V] behind them, and, called with the next
             tokens [B], behind those.
-        rows: [n, V] of a text, by a forward of its own.
+        rows: [n, V] of a text, by a forward of its own in float32.
+        exact: whether texts are written in float32 too; else a token of probability 0 is no alarm by itself.
     """
 
     begin: Callable[[Ints], Callable[[Ints | None], Floats]]
     rows: Callable[[Text], Floats]
     prompts: Sequence[tuple[int, ...]]
     stop_ids: Sequence[int]
+    exact: bool = True
 
 
 def tables(seed: int, sampling: SamplingParams) -> World:
@@ -102,12 +124,19 @@ def tables(seed: int, sampling: SamplingParams) -> World:
     return World(begin, rows, prompts, [STOP])
 
 
-def pair(name: str, sampling: SamplingParams) -> World:
-    """Return the target of a pair, with the ends of the task's prompts."""
-    planned = plan(resolve({"limit": PROMPTS, **({} if name == "embedded" else {"pair": name})}))
+def pair(name: str, sampling: SamplingParams, dtype: str = FLOAT32) -> World:
+    """Return the target of a pair, which writes in ``dtype``, with the ends of the task's prompts."""
+    named = {} if name == EMBEDDED else {"pair": name}
+    planned = plan(resolve({"limit": PROMPTS, "data": "mini", **named}))
     source = planned.source
-    model = load(source.target, "float32", torch.device("cpu"), source.vocab_size, "--target", TORCH)
-    assert isinstance(model, TorchLM)
+
+    def loaded(dtype: str) -> TorchLM:
+        model = load(source.target, dtype, torch.device("cpu"), source.vocab_size, "--target", TORCH)
+        assert isinstance(model, TorchLM)
+        return model
+
+    reads = loaded(FLOAT32)
+    writes = reads if dtype == FLOAT32 else loaded(dtype)
 
     def begin(ids: Ints) -> Callable[[Ints | None], Floats]:
         cache = None
@@ -116,17 +145,22 @@ def pair(name: str, sampling: SamplingParams) -> World:
             nonlocal cache
             new = torch.tensor(ids if tokens is None else tokens[:, None])
             with torch.inference_mode():
-                out = model.model(input_ids=new, past_key_values=cache, use_cache=True)
+                out = writes.model(input_ids=new, past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             return np.asarray(warp(out.logits[:, -1].float(), sampling).double().numpy())
 
         return following
 
+    @lru_cache(maxsize=2 * _SLOT)
+    def read(prompt: tuple[int, ...], text: tuple[int, ...]) -> Floats:
+        return np.asarray(teacher_force(reads, None, prompt, text, sampling).q.double().numpy())
+
     def rows(text: Text) -> Floats:
-        return np.asarray(teacher_force(model, None, *text, sampling).q.double().numpy())
+        return read(tuple(text[0]), tuple(text[1]))
 
     ends = ids_that_end(planned.stop, source.tokenizer, source.vocab_size)
-    return World(begin, rows, [prompt.ids[-PROMPT:] for prompt in planned.prompts], ends)
+    prompts = [prompt.ids[-PROMPT:] for prompt in planned.prompts]
+    return World(begin, rows, prompts, ends, exact=dtype == FLOAT32)
 
 
 def written(
@@ -178,7 +212,7 @@ class Reader:
         """[stakes] logs that a text would add behind another; infinity if the target cannot write it."""
         q = self._world.rows(text)
         neighbour = None if before is None else self._world.rows(before)
-        if (q[np.arange(len(q)), text[1]] <= 0).any():
+        if self._world.exact and (q[np.arange(len(q)), text[1]] <= 0).any():
             return np.full(len(added_by(OtherRows(q, None), np.asarray(text[1]))), np.inf)
         return added_by(OtherRows(q, self._usual, neighbour), np.asarray(text[1]))
 
@@ -190,7 +224,7 @@ class Reader:
             q = self._world.rows((prompt, tokens.tolist()))
             return OtherRows(q, self._usual, self._world.rows(before))
 
-        return {**(self.rare.power(read, NEEDED, exact=True) or {})}
+        return {**(self.rare.power(read, NEEDED, exact=self._world.exact) or {})}
 
 
 def wrong_texts(
@@ -234,14 +268,14 @@ def audits(
     return after
 
 
-def measured(name: str, world: World, given: argparse.Namespace, count: int) -> list[str]:
-    """Return rows of the table for one target; ``count`` texts have tokens replaced."""
+def measured(name: str, world: World, given: argparse.Namespace, count: int) -> tuple[list[str], list[Curve]]:
+    """Return rows of the table for one target, and its curves; ``count`` texts have tokens replaced."""
     rng = np.random.default_rng(given.seed)
     reader = Reader(world)
     texts = written(world, given.texts, rng)
     right = np.stack([reader.learn(text) for text in texts])[len(texts) // 4 :]  # with a usual row
     said = reader.shares()
-    lines = []
+    lines, curves = [], list[Curve]()
     for kind, wrong in wrong_texts(world, texts, given.wrong, rng).items():
         added = np.stack([reader.of(text, texts[number - 1]) for number, text in enumerate(wrong)])
         after = audits(right, added, SHARE, given.requests, given.audits, rng)
@@ -250,12 +284,46 @@ def measured(name: str, world: World, given: argparse.Namespace, count: int) -> 
         if named is not None:
             held = f"{(audits(right, added, named, given.texts, given.audits, rng) > 0).mean():.0%}"
         lines.append(_line(name, f"{KINDS[kind]}, 1 request in 100", after, named, held))
+        if given.out is not None:
+            curves.append({"wrong": kind, "points": points(right, added, given, rng)})
     replaced = np.stack([reader.of(text) for text in written(world, count, rng, second=REPLACED)])
     after = audits(right, replaced, 1.0, given.requests, given.audits, rng)
     lines.append(_line(name, f"second best, {REPLACED:.1%} of tokens", after, None, "-"))
     alarms = audits(right, right, 0.0, given.requests, given.audits, rng) > 0
     lines.append(f"| {name} | none | {alarms.sum()} of {given.audits} | - | - | - |")
-    return lines
+    facts = {
+        "target": name,
+        "texts": len(texts),
+        "wrong_texts": given.wrong,
+        "requests": given.requests,
+        "tokens_per_request": round(float(np.mean([len(text) for _, text in texts])), 1),
+        "audits": given.audits,
+        "alarms_of_right_ones": int(alarms.sum()),
+    }
+    return lines, [{**facts, **curve} for curve in curves]
+
+
+def points(
+    right: Floats, wrong: Floats, given: argparse.Namespace, rng: np.random.Generator
+) -> list[dict[str, float]]:
+    """Return for each of ``SHARES`` how many audits find it, with a 95% interval over the texts."""
+
+    def found(right: Floats, wrong: Floats, share: float, count: int) -> float:
+        return float((audits(right, wrong, share, given.requests, count, rng) > 0).mean())
+
+    def sampled(texts: Floats) -> Floats:
+        return texts[rng.integers(0, len(texts), len(texts))]
+
+    drawn = []
+    for share in SHARES:
+        again = [
+            found(sampled(right), sampled(wrong), share, min(_OF_SAMPLE, given.audits))
+            for _ in range(_SAMPLES)
+        ]
+        low, high = np.quantile(again, [0.025, 0.975]).tolist()
+        most = found(right, wrong, share, given.audits)
+        drawn.append({"share": share, "found": most, "low": low, "high": high})
+    return drawn
 
 
 def _line(name: str, what: str, after: Ints, named: float | None, held: str) -> str:
@@ -284,19 +352,89 @@ def right_engines(given: argparse.Namespace) -> str:
     )
 
 
+def worlds(given: argparse.Namespace) -> dict[str, World]:
+    """Return the targets that are asked for, by name."""
+    if given.target == TABLES:
+        return {f"{TABLES}, {name}": tables(0, LAWS[name]) for name in given.law or LAWS}
+    laws = given.law or (["T=1"] if given.once else ["T=0.7", "T=1"])
+    in_bits = "" if given.dtype == FLOAT32 else f" in {given.dtype}"
+    return {f"{given.target}{in_bits}, {name}": pair(given.target, LAWS[name], given.dtype) for name in laws}
+
+
+def keep(path: Path, curves: Sequence[Curve]) -> None:
+    """Store curves, in place of those of the same target and kind."""
+
+    def key(curve: Curve) -> tuple[str, str]:
+        return curve["target"], curve["wrong"]
+
+    before = json.loads(path.read_text()) if path.exists() else []
+    new = {key(curve) for curve in curves}
+    merged = [*(curve for curve in before if key(curve) not in new), *curves]
+    path.write_text(json.dumps(merged, indent=1) + "\n")
+
+
+def figure(curves: Sequence[Curve], law: str) -> style.Plate:
+    """Draw a panel for each target under a law, beside how many audits have a wrong request at all."""
+    named: dict[str, list[Curve]] = {}
+    for curve in curves:
+        target, _, its = curve["target"].partition(", ")
+        if its == law:
+            named.setdefault(target, []).append(curve)
+    requests = curves[0]["requests"]
+    stamp = f"{law}; {requests} requests of at most {TOKENS} tokens, wrong from a random token on"
+    with style.quiet():
+        sheet, panels = style.stamped_sheet(stamp, False, [1.0] * len(named), 2.6, most_beside=_BESIDE)
+        for number, (axes, (target, its)) in enumerate(zip(panels, named.items(), strict=True)):
+            _panel(axes, its, requests)
+            first = number % _BESIDE == 0
+            title = target.replace(EMBEDDED, f"{EMBEDDED} pair (synthetic)").replace("smollm2", "SmolLM2")
+            style.name_axes(axes, title, "found (% of audits)" if first else "", "wrong requests (%)")
+            axes.tick_params(labelleft=first)
+        keys = [style.key(words, **style.look(index)) for index, words in enumerate(KINDS.values())]
+        style.legend(sheet, [*keys, style.key("has a wrong request at all", **_CEILING)])
+        title = "Audits that find rare wrong requests, by their share"
+        return style.printed(style.Drawing("rare", title, "", sheet))
+
+
+_BESIDE = 2
+_CEILING: Mapping[str, Any] = {"color": style.FAINT, "linestyle": ":"}
+
+
+def _panel(axes: Axes, curves: Sequence[Curve], requests: int) -> None:
+    fine = np.geomspace(SHARES[0], SHARES[-1], 100)
+    axes.plot(100 * fine, 100 * (1 - (1 - fine) ** requests), **_CEILING)
+    for curve in curves:
+        look = style.look([*KINDS].index(curve["wrong"]))
+        share, found, low, high = (
+            [100 * point[name] for point in curve["points"]] for name in ("share", "found", "low", "high")
+        )
+        axes.plot(share, found, **look)
+        axes.fill_between(share, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    axes.set_xscale("log")
+    ticks = [0.1, 0.2, 0.5, 1, 2, 3]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_ylim(0, 102)
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure and print, or draw what was stored."""
     given = _arguments()
+    if given.draw is not None:
+        plate = figure(json.loads(given.draw.read_text()), (given.law or ["T=1"])[0])
+        (given.out or FIGURE).write_text(plate.svg)
+        return
     torch.set_num_threads(1)
     began = time.process_time()
     print(HEAD)
-    worlds = {f"tables, {name}": tables(0, law) for name, law in LAWS.items()}
-    for name, world in worlds.items():
-        print("\n".join(measured(name, world, given, 5 * given.texts)), flush=True)
-    for name in () if given.pair == "none" else ("T=1",) if given.once else ("T=0.7", "T=1"):
-        world = pair(given.pair, LAWS[name])
-        print("\n".join(measured(f"{given.pair}, {name}", world, given, given.texts)), flush=True)
-    print(f"\n{right_engines(given)}")
+    for name, world in worlds(given).items():
+        count = given.texts * (5 if given.target == TABLES else 1)
+        lines, curves = measured(name, world, given, count)
+        print("\n".join(lines), flush=True)
+        if given.out is not None:
+            keep(given.out, curves)
+    if given.target == TABLES:
+        print(f"\n{right_engines(given)}")
     print(f"\n{time.process_time() - began:.0f} CPU-seconds")
 
 
@@ -305,7 +443,9 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--once", action="store_true", help="small: shows that it runs")
-    parser.add_argument("--pair", default="embedded", help="none: tables alone")
+    parser.add_argument("--target", default=TABLES, help=f"{TABLES}, {EMBEDDED} or the name of a pair")
+    parser.add_argument("--law", action="append", choices=[*LAWS], help="sampling; several times for several")
+    parser.add_argument("--dtype", default=FLOAT32, help="in which a pair's target writes")
     parser.add_argument(
         "--texts", type=int, default=320, help="right texts, and of an audit that says shares"
     )
@@ -314,6 +454,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--audits", type=int, default=1000)
     parser.add_argument("--of-own", type=int, default=100, help="requests of a right engine on tables")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON that takes the curves, or the figure of --draw")
+    parser.add_argument("--draw", type=Path, help="JSON of curves that are drawn")
     given = parser.parse_args()
     if given.once:
         given.texts, given.wrong, given.audits, given.of_own = 40, 10, 20, 10

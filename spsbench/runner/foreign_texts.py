@@ -65,9 +65,11 @@ def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: b
     return read(Answer, fields)
 
 
-def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Reading:
-    """Run one uncached forward of each model over a text."""
-    return teacher_force(*models, text.prompt, text.completion, text.sampling)
+def reading_of(
+    text: Foreign, models: tuple[CausalLM, CausalLM | None], dtype: torch.dtype | None = None
+) -> Reading:
+    """Run one uncached forward of each model over a text, which was written in ``dtype`` if that is known."""
+    return teacher_force(*models, text.prompt, text.completion, text.sampling, dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,11 +369,13 @@ def copied(
     """Return the e-value of a text against its being an earlier one, or beginning like it."""
     alive, whole, parted = earlier, 1.0, 0.0
     for t, token in enumerate(tokens):
+        if not there[t]:  # an alarm by itself, or rounding
+            break
         hits = [text for text in alive if t < len(text) and text[t] == token]
         parted += whole * _PARTS
         whole *= (1 - _PARTS) * len(hits) / max(len(alive), 1) / own[t]
         alive = hits
-        if not alive or not there[t] or whole > _MOST:
+        if not alive or whole > _MOST:
             break
     return min(parted + whole, _MOST)
 

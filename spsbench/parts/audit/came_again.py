@@ -39,6 +39,14 @@ def _shared(prompt: Sequence[int]) -> int:
     return max(1, int(_SHARED * len(prompt)))
 
 
+def _otherwise(once: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return what begins as a prompt does and ends as another one, or begins, where a template ends both."""
+    cut = _shared(once)
+    left = len(once) - cut
+    ends = (other[-left:], other[:left], once[cut:][::-1])
+    return next(((*once[:cut], *end) for end in ends if end != once[cut:]), None)
+
+
 def rounds(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:
     """Return up to ``count`` greedy requests, A, B, A of each of the prompts in turn.
 
@@ -51,10 +59,8 @@ def rounds(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int =
     long = [tuple(each[1:][-_LONGEST:]) for each in prompts if len(each) > _LEAST]
     distinct = [*dict.fromkeys(long)]
     for number, once in enumerate(distinct[: count // TURNS]):
-        other = distinct[number - 1]
-        cut = _shared(once)
-        between = (*once[:cut], *other[-(len(once) - cut) :])
-        if between == once:
+        between = _otherwise(once, distinct[number - 1])
+        if between is None:
             continue
         asks += [replace(short, prompt_ids=list(prompt)) for prompt in (once, between, once)]
     return asks

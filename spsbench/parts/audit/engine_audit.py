@@ -29,7 +29,7 @@ import torch
 
 from spsbench.base import SamplingParams, ordinary, protocol, write_text
 from spsbench.engines import Reading
-from spsbench.models import CausalLM, TorchLM
+from spsbench.models import DTYPES, CausalLM, TorchLM
 from spsbench.parts.audit.bet_table import Floats
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.came_again import GREEDY, TEST, CameAgain, rounds
@@ -130,12 +130,13 @@ class EngineAudit:
         in_flight: int = 1,
         *,
         exact: bool = True,
+        dtype: torch.dtype | None = None,  # of the engine, which may round into a nucleus; None: not known
     ) -> None:
-        self._in_flight = in_flight
+        self._in_flight, self._dtype = in_flight, dtype
         self._peer, self._models, self._prompts = peer, models, prompts
         self._sampling, self._stop_ids, self._effort = sampling, sorted(stop_ids), effort
         self._seed, self._law = seed, law
-        self._audit = Audit(*models, seed=seed)
+        self._audit = Audit(*models, dtype=dtype, seed=seed)
         # Where tokens are judged together, whether a loop goes on depends on tokens that are yet to come.
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")
@@ -383,7 +384,7 @@ class EngineAudit:
             yield from ((ask, answer) for ask, answer in answers if answer is not None)
 
     def _read(self, drawn: Foreign) -> Reading:
-        return read_under(reading_of(drawn, self._models), self._law)
+        return read_under(reading_of(drawn, self._models, self._dtype), self._law)
 
     def _beside(self, drawn: Foreign, reading: Reading) -> None:
         if drawn.ask is not None and drawn.told is not None:
@@ -788,6 +789,7 @@ def _audited(
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
         effort = replace(effort, drafting=effort.drafting or described.drafting)
         effort = replace(effort, all_texts=setting.weights != protocol.FLOAT32)
+        computes_in = spelled(described.settings.get("dtype"))
         audit = EngineAudit(
             peer,
             subject.models,
@@ -801,7 +803,8 @@ def _audited(
             described.rule,
             setting.in_flight,
             # A server in 16 bits returns logprobs of 16 bits.
-            exact=spelled(described.settings.get("dtype")) == protocol.FLOAT32,
+            exact=computes_in == protocol.FLOAT32,
+            dtype=DTYPES.get(computes_in or ""),
         )
         # A last line that was cut off is gone.
         kept = [_read_kept_texts(folder / name, setting.sampling) for name in setting.files]

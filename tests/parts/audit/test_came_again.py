@@ -111,7 +111,18 @@ def test_each_round_shares_a_beginning_that_no_whole_prompt_has() -> None:
         assert once.max_new_tokens == 16
     assert not {tuple(each.prompt_ids[:8]) for each in asks} & {each[:8] for each in prompts()}
     assert not rounds([[1, 2]], Ask([1], 64), 12)  # nothing that has a beginning and an end
-    assert not rounds([[1, 2, 3, 4, 5, 6]], Ask([1], 64), 12)  # B would be A
+    assert not rounds([[1, 2, 2, 2, 2, 2]], Ask([1], 64), 12)  # B would be A
+
+
+def test_prompts_that_end_alike_have_rounds() -> None:
+    """As behind a template: another prompt's end would make B the same as A."""
+    alike = [[0, first, 4, 5, 6, 9, 9, 9] for first in (1, 2, 3)]
+    asks = rounds(alike, Ask([1], 64), 9)
+    assert len(asks) == 9
+    for once, between in zip(asks[::3], asks[1::3], strict=True):
+        assert once.prompt_ids != between.prompt_ids
+        assert once.prompt_ids[:5] == between.prompt_ids[:5]
+        assert len(once.prompt_ids) == len(between.prompt_ids)
 
 
 @pytest.mark.parametrize(("exact", "verdict"), [(True, "FAILED"), (False, "ok")])

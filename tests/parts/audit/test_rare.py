@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.rare_power import LAWS, NEEDED, Reader, World, audits, tables, written, wrong_texts
+from benchmarks.rare_power import (
+    KINDS,
+    LAWS,
+    NEEDED,
+    Reader,
+    World,
+    audits,
+    figure,
+    keep,
+    tables,
+    written,
+    wrong_texts,
+)
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.rare import PLACE, TOKENS, OtherRows, Rare, added_by, from_some_token_on
 
@@ -126,3 +141,26 @@ def test_rare_bets_have_their_part_of_all(world: World) -> None:
     bets.rare._logs[:] = 60.0
     assert bets.log_e == pytest.approx(60.0 + math.log(0.2), abs=1e-6)
     assert bets.leading()[0] == PLACE
+
+
+def _curve(target: str, found: float) -> dict[str, Any]:
+    points = [{"share": share, "found": found, "low": 0.0, "high": 1.0} for share in (0.001, 0.03)]
+    return {"target": target, "wrong": "stale_row", "requests": 400, "points": points}
+
+
+def test_curves_are_stored_in_place_of_older_ones_and_drawn_by_law(tmp_path: Path) -> None:
+    path = tmp_path / "rare.json"
+    keep(path, [_curve("embedded, T=1", 0.1), _curve("embedded, T=0.7", 0.2)])
+    keep(path, [_curve("embedded, T=1", 0.3)])
+    stored = json.loads(path.read_text())
+    assert {each["target"]: each["points"][0]["found"] for each in stored} == {
+        "embedded, T=1": 0.3,
+        "embedded, T=0.7": 0.2,
+    }
+    plate = figure([*stored, _curve("smollm2, T=1", 0.5)], "T=1")
+    assert plate.svg.count("wrong requests (%)") == 2
+    assert all(
+        said in plate.svg
+        for said in ("embedded pair (synthetic)", "SmolLM2", *KINDS.values())
+        if "'" not in said
+    )
