@@ -86,7 +86,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
                     "k": k,
                     "verify_ms": 1e3 * verify,
                     "draft_ms": 1e3 * drafting,
-                    "predicted": acceptance.expected_tokens(k) * step / (drafting + verify),
+                    "predicted": acceptance.tokens_per_loop(k) * step / (drafting + verify),
                     "measured": shown(measured.get((size, k))),
                 }
             )
@@ -97,7 +97,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
     shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
     return {
         "context": config.context,
-        "tokens_per_loop": {k: acceptance.expected_tokens(k) for k in config.ks},
+        "tokens_per_loop": {k: acceptance.tokens_per_loop(k) for k in config.ks},
         "step_ms": {size: 1e3 * times[0, size, 1] for size in config.batches},
         "cells": cells,
         "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},

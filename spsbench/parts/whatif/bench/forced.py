@@ -20,7 +20,7 @@ from spsbench.base import Request, SamplingParams, Speedup, watch
 from spsbench.decode import Draft, Rows, Rule, SystemClock, Verdict, expected_acceptance, rows_of
 from spsbench.engines import EagerEngine, Engine
 from spsbench.models import CausalLM
-from spsbench.stats import PairedTimes, acceptance_by_name, speedup_over_prompts
+from spsbench.stats import PairedTimes, acceptance_by_name, by_place, speedup_over_prompts
 from spsbench.store import least_disturbed
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ class SyntheticAcceptance:
         """Acceptance probability at a draft position, from 0."""
         return self.probabilities[min(position, len(self.probabilities) - 1)]
 
-    def expected_tokens(self, k: int) -> float:
-        """Mean number of tokens per loop."""
-        kept = np.cumprod([self.at(position) for position in range(k)])
-        return 1.0 + float(kept.sum())
+    def tokens_per_loop(self, k: int) -> float:
+        """Mean number of tokens that a loop emits."""
+        return by_place(self.probabilities)(k)
 
 
 class NullDecoder:

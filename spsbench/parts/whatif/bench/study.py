@@ -30,7 +30,7 @@ from spsbench.parts.whatif.bench.forwards import (
     untrusted,
     verdict,
 )
-from spsbench.stats import BANDWIDTH_BOUND, regime
+from spsbench.stats import BANDWIDTH_BOUND, WhatIf, regime
 
 ALPHA = 0.8
 """Of the best speedup by context."""
@@ -182,7 +182,8 @@ def _forced(
     drawn = torch.randint(target.vocab_size, (config.context,), generator=generator)
     step = times["target"].median_s(1)
     costs = {k: bench_loop_cost(times["target"], times["draft"], k) for k in config.ks}
-    steps = 1 + sum(c / acceptance.expected_tokens(k) for k, c in costs.items())
+    loop = WhatIf(acceptance.tokens_per_loop, costs.__getitem__)
+    steps = 1 + sum(1.0 / loop.speedup(k) for k in costs)
     rounds = int(config.budget_s / (FORCED_TOKENS * step * steps))
     rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_ROUNDS)
     prompt = target.as_prompt(drawn).tolist()
@@ -195,10 +196,7 @@ def _forced(
         "sampling": config.sampling.record(),
         "rounds": rounds,
         "tokens_per_sequence": FORCED_TOKENS,
-        "arms": [
-            {**asdict(arm), "predicted": acceptance.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
-            for arm in measured
-        ],
+        "arms": [{**asdict(arm), "predicted": loop.speedup(arm.k) if arm.k else None} for arm in measured],
     }
 
 

@@ -124,22 +124,21 @@ def show_formula(wanted: SimulateOptions) -> None:
     from rich.console import Group
 
     from spsbench.config import parse_ks
-    from spsbench.law import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.law import minimum_gain
     from spsbench.report import Table, right
     from spsbench.stats import KS, leviathan
 
     alpha = values.between(wanted.alpha, "--alpha", 0, 1, ALPHA)
     c = values.number(wanted.cost, "--cost", 0, COST)
     gain = minimum_gain(alpha, c)  # checks both
-    best = leviathan(alpha, c).best_k(KS)
-    by_k = {
-        k: (expected_tokens(alpha, k), walltime_factor(alpha, c, k)) for k in parse_ks(wanted.k or "0..7")
-    }
+    loop = leviathan(alpha, c)
+    best = loop.best_k(KS)
+    by_k = {k: (loop.tokens(k), loop.speedup(k)) for k in parse_ks(wanted.k or "0..7")}
     facts = {
         "alpha": alpha,
         "c": c,
         "best_k": best,
-        "best_speedup": walltime_factor(alpha, c, best),
+        "best_speedup": loop.speedup(best),
         "minimum_gain": gain,
         "rows": [{"k": k, "tokens_per_loop": n, "speedup": factor} for k, (n, factor) in by_k.items()],
     }
