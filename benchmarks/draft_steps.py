@@ -27,7 +27,7 @@ from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.registry import Context, build_drafter, drafter_kind
 from spsbench.models import TorchLM
-from spsbench.parts.whatif.bench.forced import in_turns
+from spsbench.parts.whatif.bench.turns import in_turns
 
 VOCABULARY = 8_192
 CPU = torch.device("cpu")

@@ -14,15 +14,9 @@ from spsbench.decode import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter, S
 from spsbench.engines import BatchedEngine, EagerEngine
 from spsbench.models import CausalLM, batch_model, require_free
 from spsbench.parts.whatif.bench import BenchConfig
-from spsbench.parts.whatif.bench.forced import (
-    NullDecoder,
-    SyntheticAcceptance,
-    forced_engine,
-    in_turns,
-    speedup_of,
-    turns_watched,
-)
-from spsbench.parts.whatif.bench.forwards import Forwards, budgeted_rounds, untrusted
+from spsbench.parts.whatif.bench.forced import NullDecoder, SyntheticAcceptance, forced_engine, speedup_of
+from spsbench.parts.whatif.bench.forwards import Forwards, untrusted
+from spsbench.parts.whatif.bench.turns import budgeted_rounds, in_turns, turns_watched
 from spsbench.stats import crossing, shown
 
 _FORCED_TOKENS, _FORCED_ROUNDS = 32, 8

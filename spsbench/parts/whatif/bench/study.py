@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from spsbench.base import UsageError
 from spsbench.engines import Engine
 from spsbench.models import (
     CausalLM,
-    available_bytes,
     cache_bytes,
     cache_bytes_per_token,
     measured_bandwidth,
+    require_free,
     text_config,
 )
 from spsbench.parts.whatif.bench import FORCED_TOKENS, BenchConfig
@@ -263,14 +262,10 @@ def require_context_room(
         heads = getattr(text_config(model.config), "num_attention_heads", None) or 0
         at_once = context if whole else block_rows(model.config, context)
         scores = max(scores, 4 * heads * context * at_once)
-    available = available_bytes(device)
-    needed = weights + caches + scores
     gib = 1 << 30
-    if available is not None and needed > available:
-        raise UsageError(
-            f"after {context} tokens the models need {needed / gib:.3g} GiB (weights {weights / gib:.3g}, "
-            f"keys and values {caches / gib:.3g} while the caches grow, attention {scores / gib:.3g}), but "
-            f"{device.type} has {available / gib:.3g} GiB free.",
-            flag="--context",
-            remedy="Give fewer tokens, or smaller models.",
-        )
+    parts = (
+        f" (weights {weights / gib:.3g}, keys and values {caches / gib:.3g} while the caches grow, "
+        f"attention {scores / gib:.3g})"
+    )
+    what, remedy = f"after {context} tokens the models", "Give fewer tokens, or smaller models."
+    require_free(weights + caches + scores, device, what, "--context", remedy, parts)

@@ -12,7 +12,7 @@ from spsbench.base import EAGER, FIXED, MODIFIED_REJECTION, Arm, Generation, Req
 from spsbench.drafters import DRAFT, drafter_kind
 from spsbench.engines import Engine, teacher_force
 from spsbench.models import Pair
-from spsbench.parts.whatif.bench.forwards import budgeted_rounds
+from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.prediction import (
     Cell,
     Even,

@@ -55,7 +55,7 @@ def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> N
 def test_rounds_that_others_disturbed_count_neither_as_tokens_nor_as_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spsbench.parts.whatif.bench.forced.least_disturbed", lambda lost: [0, 2])
+    monkeypatch.setattr("spsbench.parts.whatif.bench.turns.least_disturbed", lambda lost: [0, 2])
     plain, sure = measure_forced(
         {k: engine(k, 1.0) for k in (0, 1)}, (0, 1), SamplingParams(), tokens=200, rounds=4
     )
