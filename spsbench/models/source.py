@@ -153,21 +153,6 @@ def _other_state(config: Any) -> str | None:
     return None
 
 
-def keeps_states(config: Any) -> bool:
-    """Return whether a decoder's memory is more than rows by token: running states, which follow one line."""
-    from spsbench.models.recurrent import OWN_STATE, NotCopyable, RowsByToken, layers_of, parts_of
-
-    if config.is_encoder_decoder:
-        return False
-    if text_config(config).model_type in OWN_STATE:
-        return True
-    try:
-        parts = parts_of(layers_of(config) or [])
-    except NotCopyable:
-        return True
-    return not all(isinstance(part, RowsByToken) for part in parts)
-
-
 def is_stateful(config: Any) -> bool:
     """Return whether transformers says so of the model, whose assisted generation it then refuses."""
     from transformers import AutoModelForCausalLM
