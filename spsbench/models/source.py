@@ -21,7 +21,7 @@ from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of, read_origin, settings_of_unconverted
 from spsbench.models.downloads import pinned
-from spsbench.models.hf_errors import typed_errors
+from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.kinds import MODEL, is_trained
 from spsbench.models.location import local_folder
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
@@ -241,6 +241,7 @@ class ModelSource:
 
 def find(name: str, revision: str | None, flag: str, target: ModelSource | None = None) -> ModelSource:
     """Read configuration and tokenizer of a model; no weights are loaded."""
+    quiet_libraries()
     location = _location(name, flag)
     read = revision
     if not Path(location).is_dir():
