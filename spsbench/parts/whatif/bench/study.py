@@ -76,7 +76,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     if several:
         contexts = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
         return facts | {"ks_shown": few(config.ks), "contexts": contexts, "sentence": sentence(contexts)}
-    forced = config.acceptance and _forced(target, draft, times[0], config, config.acceptance)
+    forced = config.acceptance and _with_forced_acceptance(target, draft, times[0], config, config.acceptance)
     return places[0] | facts | {"forced": forced}
 
 
@@ -139,7 +139,6 @@ def _by_context(
 
 
 def _kv_bytes(model: CausalLM, context: int) -> int | None:
-    """Return the bytes of keys and values that a forward reads, of one row or a few."""
     return None if model.kv_bytes_per_token is None else model.kv_bytes_per_token * context
 
 
@@ -167,14 +166,13 @@ def _table(
     return table
 
 
-def _forced(
+def _with_forced_acceptance(
     target: CausalLM,
     draft: CausalLM,
     times: Mapping[str, Forwards],
     config: BenchConfig,
     acceptance: SyntheticAcceptance,
 ) -> dict[str, Any]:
-    """Return loops with synthetic acceptance, beside the forwards' prediction of them."""
     engines: dict[int, Engine] = {0: forced_engine(target, None, 0, None)}
     engines |= {k: forced_engine(target, draft, k, acceptance) for k in config.ks}
     generator = torch.Generator().manual_seed(config.seed)

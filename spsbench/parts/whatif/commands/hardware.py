@@ -172,7 +172,6 @@ def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
 
 
 def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return the tables of all context lengths, and from which batch size on SpS is slower."""
     from rich.console import Group
 
     from spsbench.report import Table, interval, left, right

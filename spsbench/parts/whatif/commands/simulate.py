@@ -154,7 +154,7 @@ def simulate_loops(wanted: SimulateOptions) -> None:
     """Simulate what was asked for, print it and write it."""
     if wanted.out is not None:
         _require_folder(wanted.out)
-    question = _question(wanted)
+    question = _checked_question(wanted)
     from spsbench.base import write_json, write_text
     from spsbench.cli import watching
     from spsbench.parts.whatif.simulate.study import prepare, study
@@ -193,8 +193,7 @@ def _require_folder(out: Path) -> None:
         raise UsageError(f"{out} is not empty and holds no simulation.", flag="--out", remedy=remedy)
 
 
-def _question(wanted: SimulateOptions) -> Question:
-    """Return what was typed, checked."""
+def _checked_question(wanted: SimulateOptions) -> Question:
     from spsbench.base import Spec
     from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
 
@@ -213,7 +212,7 @@ def _question(wanted: SimulateOptions) -> Question:
         contexts, size = map(str, table)
     elif named.name in SOURCES:
         source = SOURCES[named.name]
-        alpha, distance = _closeness(named, wanted.alpha, source)
+        alpha, distance = _alpha_or_distance(named, wanted.alpha, source)
     else:
         raise unknown(named.name, SOURCES, "--source", more=", or a JSON file")
     language = Language(
@@ -233,7 +232,7 @@ def _question(wanted: SimulateOptions) -> Question:
     if sampling.greedy:
         why = "a greedy target leaves nothing to chance, got 0."
         raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")
-    rule = _rule(wanted)
+    rule = _possible_rule(wanted)
     tree, siblings = _tree(wanted, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
     ks = _ks(wanted.k) if tree is None else (tree.depth(0),)
     for each in classes:
@@ -256,8 +255,7 @@ def _ks(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def _closeness(named: Spec, alpha: str | None, source: Source) -> tuple[float | None, float | None]:
-    """Return (alpha, None) or (None, distance), whichever was asked for."""
+def _alpha_or_distance(named: Spec, alpha: str | None, source: Source) -> tuple[float | None, float | None]:
     for name, value in named.options:
         flag = f"--source {source.name}:{name}"
         if name in OF_TARGET:
@@ -297,8 +295,7 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _rule(wanted: SimulateOptions) -> Spec:
-    """Return the rule that was typed; refuse one that cannot be simulated."""
+def _possible_rule(wanted: SimulateOptions) -> Spec:
     from spsbench.base import Spec
     from spsbench.drafters import rule_kind
 
