@@ -23,7 +23,8 @@ import transformers
 from benchmarks.hybrids import by_generate, greedy
 from spsbench.base import Request, SamplingParams
 from spsbench.models import TorchLM
-from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engine, in_turns
+from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engine
+from spsbench.parts.whatif.bench.turns import in_turns
 
 K, ALPHA, TOKENS, CONTEXT, HEAD = 4, 0.8, 48, 128, 64
 

@@ -38,6 +38,9 @@ UNREAD = "unread"
 GRAPHS = "graphs"
 """The mode of an arm whose loops a CUDA graph runs."""
 
+SHARDS_APART = ", "
+"""Between the modes of an arm that not all shards of a merged run had in common."""
+
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,31 +116,35 @@ def read_material(
 
 
 @contextmanager
-def task_named_by(flag: str) -> Iterator[None]:
+def _of_flag(typed: str, flag: str, remedy: str | None = None) -> Iterator[None]:
+    """Raise the block's errors about ``flag`` again as those of the option that was typed.
+
+    Args:
+        remedy: in place of none, or of one that speaks of ``flag``.
+    """
+    try:
+        yield
+    except SpsbenchError as error:
+        if not (error.flag or "").startswith(flag):
+            raise
+        own = error.remedy
+        if remedy is None or (own is not None and flag not in own):
+            remedy = own
+        raise type(error)(error.message, flag=typed, remedy=remedy) from error
+
+
+def task_named_by(flag: str) -> AbstractContextManager[None]:
     """Raise the block's errors about TASK again as those of the option that names the task."""
-    try:
-        yield
-    except SpsbenchError as error:
-        if error.flag != "TASK":
-            raise
-        raise type(error)(error.message, flag=flag, remedy=error.remedy) from error
+    return _of_flag(flag, "TASK")
 
 
-@contextmanager
-def data_by_task() -> Iterator[None]:
+def data_by_task() -> AbstractContextManager[None]:
     """Raise the block's errors about ``--data`` again as those of ``--task``, of a command without it."""
-    try:
-        yield
-    except SpsbenchError as error:
-        if not (error.flag or "").startswith("--data"):
-            raise
-        remedy = error.remedy
-        if remedy is None or "--data" in remedy:
-            remedy = (
-                "Give prompts of your own with --task FILE, point HF_HOME to a cache that holds the data, "
-                "or go online (with HF_TOKEN if access is gated)."
-            )
-        raise type(error)(error.message, flag="--task", remedy=remedy) from error
+    remedy = (
+        "Give prompts of your own with --task FILE, point HF_HOME to a cache that holds the data, or go "
+        "online (with HF_TOKEN if access is gated)."
+    )
+    return _of_flag("--task", "--data", remedy)
 
 
 def say_reading(task: Task, *, quiet: bool) -> None:

@@ -18,7 +18,6 @@ from spsbench.models.causal_lm import (
     require_exact_rollback,
     text_config,
 )
-from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.kernels import kernels_of
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
 from spsbench.models.memory import (
@@ -110,7 +109,6 @@ def find_pair(config: PairConfig, *, rolls_back: bool = True) -> PairSource:
 
     Who scores finished texts ``rolls_back`` nothing: then a model with any forward will do.
     """
-    quiet_libraries()
     if config.target != config.draft:  # refused before minutes and gigabytes are spent on a conversion
         roles = (config.target, "--target"), (config.draft, "--draft")
         if both := unconverted_tokenizers([(model.id, model.revision, flag) for model, flag in roles]):

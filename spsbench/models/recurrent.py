@@ -465,16 +465,27 @@ def _bytes(snapshot: Any) -> int:
     return sum(map(_bytes, snapshot)) if isinstance(snapshot, (list, tuple)) else 0
 
 
+def keeps_states(config: Any) -> bool:
+    """Return whether a decoder's memory is more than rows by token: running states, which follow one line."""
+    if config.is_encoder_decoder:
+        return False
+    if getattr(text_config(config), "model_type", None) in OWN_STATE:
+        return True
+    try:
+        parts = parts_of(layers_of(config) or [])
+    except NotCopyable:
+        return True
+    return not all(isinstance(part, RowsByToken) for part in parts)
+
+
 @torch.inference_mode()
 def state_bytes_of(config: Any, dtype: torch.dtype | None) -> int:
     """Return the bytes of one sequence's running states before a weight is loaded; 0 where there are none.
 
     By a forward without numbers, on the device ``meta``, as wide as the model's.
     """
-    if getattr(text_config(config), "model_type", None) not in OWN_STATE:
-        layers = layers_of(config)
-        if layers is None or not any(isinstance(layer, StateLayer) for layer in layers):
-            return 0
+    if not keeps_states(config):
+        return 0
     try:
         model = skeleton(config, dtype)
         if hasattr(model, "set_experts_implementation"):  # the usual one asks which expert a token takes

@@ -21,7 +21,7 @@ from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of, read_origin, settings_of_unconverted
 from spsbench.models.downloads import pinned
-from spsbench.models.hf_errors import typed_errors
+from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.kinds import MODEL, is_trained
 from spsbench.models.location import local_folder
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
@@ -153,21 +153,6 @@ def _other_state(config: Any) -> str | None:
     return None
 
 
-def keeps_states(config: Any) -> bool:
-    """Return whether a decoder's memory is more than rows by token: running states, which follow one line."""
-    from spsbench.models.recurrent import OWN_STATE, NotCopyable, RowsByToken, layers_of, parts_of
-
-    if config.is_encoder_decoder:
-        return False
-    if text_config(config).model_type in OWN_STATE:
-        return True
-    try:
-        parts = parts_of(layers_of(config) or [])
-    except NotCopyable:
-        return True
-    return not all(isinstance(part, RowsByToken) for part in parts)
-
-
 def is_stateful(config: Any) -> bool:
     """Return whether transformers says so of the model, whose assisted generation it then refuses."""
     from transformers import AutoModelForCausalLM
@@ -256,6 +241,7 @@ class ModelSource:
 
 def find(name: str, revision: str | None, flag: str, target: ModelSource | None = None) -> ModelSource:
     """Read configuration and tokenizer of a model; no weights are loaded."""
+    quiet_libraries()
     location = _location(name, flag)
     read = revision
     if not Path(location).is_dir():

@@ -10,6 +10,7 @@ from typing import Any
 
 from spsbench.base.environment import little_memory
 from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.thoughts import HARMONY, THOUGHT_MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,6 @@ class Border:
             raise ValueError("the text holds the tokens with which the decoder starts")
         return tokens
 
-
-_THOUGHT_MARKS = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|channel>", "<channel|>"),
-    ("<|start|>", "<|channel|>", "<|message|>"),
-)
-"""Tokens between which models think, see ``spsbench.tasks.thoughts``. Some tokenizers call them special."""
 
 NO_THOUGHT: Mapping[str, Any] = {"enable_thinking": False}
 """The variable by which most templates leave a thought out; others do not look at it."""
@@ -121,8 +114,8 @@ class Tokenizer:
         """Return marks of a thought that the tokenizer leaves out of texts, by their ids."""
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         special = {str(token): number for number, token in added.items() if token.special}
-        known = (marks for marks in _THOUGHT_MARKS if special.keys() >= set(marks))
-        return {special[mark]: mark for marks in known for mark in marks}
+        known = [each.tokens for each in (*THOUGHT_MARKS, HARMONY) if special.keys() >= {*each.tokens}]
+        return {special[mark]: mark for tokens in known for mark in tokens}
 
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user message in the chat template, up to the start of the answer.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from spsbench.models.memory import Weights
 from spsbench.models.pair import Pair, PairSource, find_pair, fitting_weights, load_pair, pair_backend
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
+from spsbench.models.source import ModelSource
 from spsbench.models.tensor_parallel import Ranks
 from spsbench.models.tokenizer import Tokenizer
 
@@ -80,6 +82,13 @@ class Models:
             ranks,
         )
 
+    def fitting(self, stock: Sequence[ModelSource] = (), split: int = 1) -> Models:
+        """Return the same with its weights counted, which fit where they go; see ``fitting_weights``."""
+        weights = fitting_weights(
+            self.source, self.dtypes, self.device, self.backend, self.placement, stock, split
+        )
+        return replace(self, weights=weights)
+
     def shared(self) -> dict[str, Any]:
         """Name every field of ``Models``, for what is made of them."""
         return {field.name: getattr(self, field.name) for field in fields(Models)}
@@ -89,20 +98,30 @@ def find_models(settings: MaterialSettings, *, rolls_back: bool = True) -> Model
     """Find the pair, and what computes it on the device, which has memory for its weights; load none."""
     device = resolve_device(settings.device)
     source = find_pair(settings.pair, rolls_back=rolls_back).with_template_args(settings.template_args)
-    dtypes = settings.dtypes
-    placement, choice = Placement.beside(settings.backend, settings.device_map)
-    backend, fallback = pair_backend(choice, source, dtypes, device)
-    weights = fitting_weights(source, dtypes, device, backend, placement)
+    return computed(settings, source, device, settings.backend).fitting()
+
+
+def computed(
+    settings: MaterialSettings, source: PairSource, device: torch.device, choice: str, *, loads: bool = True
+) -> Models:
+    """Choose what computes a pair that is found; of its weights nothing is known yet.
+
+    Args:
+        choice: of the backend.
+        loads: whether the models are loaded here.
+    """
+    placement, choice = Placement.beside(choice, settings.device_map)
+    backend, fallback = pair_backend(choice, source, settings.dtypes, device, loads=loads)
     return Models(
         pair=settings.pair,
         source=source,
         device=device,
-        dtypes=dtypes,
+        dtypes=settings.dtypes,
         backend=backend,
         fallback=fallback,
         placement=placement,
         threads=settings.threads,
-        weights=weights,
+        weights=Weights(None, None),
     )
 
 

@@ -20,11 +20,10 @@ from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import TaskAndArms, is_lossless, is_peer, task_and_arms
 from spsbench.engines.hf import ASSISTED, LOOKUP, RULES
 from spsbench.models.device import resolve_device
-from spsbench.models.memory import Weights
-from spsbench.models.pair import PairSource, find_pair, fitting_weights, pair_backend
-from spsbench.models.placement import Placement
+from spsbench.models.pair import PairSource, find_pair
 from spsbench.models.recommended import recommended
-from spsbench.models.source import is_stateful, keeps_states
+from spsbench.models.recurrent import keeps_states
+from spsbench.models.source import is_stateful
 from spsbench.parts.external.registry import find_peer
 from spsbench.parts.judge import sandbox_level
 from spsbench.runner.claims import Claim, claims
@@ -37,7 +36,7 @@ from spsbench.runner.engines import (
 )
 from spsbench.runner.later_turns import with_later_turns
 from spsbench.runner.material import Material, read_prompts
-from spsbench.runner.models import Models
+from spsbench.runner.models import Models, computed
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
@@ -309,30 +308,15 @@ def _models(
     """What computes a pair for arms, all of which it can serve; the weights fit where they are loaded."""
     choice = backend_choice(config)
     require_split_arms(config, source, arms)
-    dtypes = config.model_dtype, config.draft_model_dtype
-    placement, choice = Placement.beside(choice, config.device_map)
-    backend, fallback = pair_backend(choice, source, dtypes, device, loads=loads)
+    models = computed(MaterialSettings.of(config), source, device, choice, loads=loads)
+    dtypes = models.dtypes
     for drafter in _drafters(arms):
-        drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
-    if placement is not None:
-        placement.require(source.target, dtypes[0])
+        drafter_kind(drafter.name).require_backend(drafter, models.backend, dtypes[0])
+    if models.placement is not None:
+        models.placement.require(source.target, dtypes[0])
         require_placeable(arms)
-    require_own_weights(arms, dtypes, backend)
-    weights = Weights(None, None)
-    if loads:
-        stock = stock_models(arms, source, dtypes)
-        weights = fitting_weights(source, dtypes, device, backend, placement, stock, config.ranks)
-    return Models(
-        pair=config.pair,
-        source=source,
-        device=device,
-        dtypes=dtypes,
-        backend=backend,
-        fallback=fallback,
-        placement=placement,
-        threads=config.cpu_threads,
-        weights=weights,
-    )
+    require_own_weights(arms, dtypes, models.backend)
+    return models.fitting(stock_models(arms, source, dtypes), config.ranks) if loads else models
 
 
 def _has_later(prompts: Sequence[Prompt]) -> bool:

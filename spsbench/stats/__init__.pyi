@@ -43,6 +43,7 @@ from spsbench.stats.predict.whatif import KS as KS
 from spsbench.stats.predict.whatif import WhatIf as WhatIf
 from spsbench.stats.predict.whatif import alpha_needed as alpha_needed
 from spsbench.stats.predict.whatif import at_any as at_any
+from spsbench.stats.predict.whatif import by_place as by_place
 from spsbench.stats.predict.whatif import c_allowed as c_allowed
 from spsbench.stats.predict.whatif import from_alpha as from_alpha
 from spsbench.stats.predict.whatif import independent as independent

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.records import SHARD, Generation, Prompt, Sample
+from spsbench.base.records import SHARD, SHARDS_APART, Generation, Prompt, Sample
 from spsbench.config.files import read_yaml
 from spsbench.store import checks, codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
@@ -404,7 +404,7 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
     for key in _PER_ARM:  # by arm what all shards did
         modes = [info.get(key, {}) for info in infos]
         seen = {arm: {str(mode.get(arm)) for mode in modes} for mode in modes for arm in mode}
-        record[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
+        record[key] = {arm: SHARDS_APART.join(sorted(values)) for arm, values in seen.items()}
     record |= {"shard": None, "token_texts": texts}
     record |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in record}
     if gpu := record.get("gpu"):  # of one kind; which board, and how it was, differs

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_MARKS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>"))
-"""Begin and end as models write them: DeepSeek, Qwen, GLM and most; Mistral; Gemma 4."""
+from spsbench.base.thoughts import HARMONY, THOUGHT_MARKS
 
 _CHANNEL = re.compile(
     r"(?:<\|start\|>[^<]*)?<\|channel\|>(?P<name>\w+)(?:[^<]|<\|constrain\|>)*<\|message\|>"
@@ -20,7 +19,7 @@ _MESSAGE_END = re.compile(r"<\|(?:end|return|call)\|>")
 """Messages of OpenAI's harmony: the final channel alone is the answer. The marks of a message's end are often
 those of an output, and not in its text."""
 
-OPENS = (*(begin for begin, _ in _MARKS), "<|channel|>analysis<|message|>")
+OPENS = tuple(each.begin for each in (*THOUGHT_MARKS, HARMONY))
 
 
 class Spoken(NamedTuple):
@@ -39,7 +38,7 @@ def spoken(text: str, *, opened: bool = False) -> Spoken:
     said = text.lstrip()
     if (parted := _of_channels(said, opened=opened)) is not None:
         return parted
-    for begin, end in _MARKS:
+    for begin, end, _ in THOUGHT_MARKS:
         head, ended, answer = said.partition(end)
         begun = head.startswith(begin)
         if ended and (begun or begin not in head):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spsbench.base.records import Generation, Loop, Prompt, Sample
-from spsbench.parts.whatif.bench import forced
+from spsbench.parts.whatif.bench import turns
 from spsbench.store import RunStore
 from spsbench.store.timings import CLEAN, Timing, counting, disturbed, least_disturbed, rounds, shares_lost
 
@@ -155,7 +155,7 @@ def test_of_rounds_the_clean_ones_count_or_the_least_disturbed(
 def test_bench_leaves_disturbed_rounds_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """All arms of a round, so that they stay paired; the warm-up is of no round."""
     shares = iter([0.9, 0.0, 0.5, 0.0, 0.0, 0.0, 0.01])
-    monkeypatch.setattr(forced, "watch", lambda: lambda: next(shares))
+    monkeypatch.setattr(turns, "watch", lambda: lambda: next(shares))
     arms: dict[str, Any] = {"one": lambda number: number, "other": lambda number: 10 * number}
     next(shares)
-    assert forced.in_turns(arms, range(-1, 6), 0) == {"one": [0, 2, 3, 4, 5], "other": [0, 20, 30, 40, 50]}
+    assert turns.in_turns(arms, range(-1, 6), 0) == {"one": [0, 2, 3, 4, 5], "other": [0, 20, 30, 40, 50]}

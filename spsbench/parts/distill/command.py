@@ -132,13 +132,12 @@ def _make(
     import torch
 
     from spsbench.config import ModelRef
-    from spsbench.models import find, quiet_libraries, resolve_device
+    from spsbench.models import find, resolve_device
     from spsbench.parts.distill.corpus import evaluated_texts
     from spsbench.parts.distill.making import card, make_draft
 
     # Kernels for every shape that ever came would take gigabytes; read when the first is made.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
-    quiet_libraries()
     named = ModelRef(id=target)
     source = find(named.id, named.revision, "--target")
     if source.is_encoder_decoder:

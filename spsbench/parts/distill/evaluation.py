@@ -14,8 +14,8 @@ from spsbench.parts.distill.own_text import SAMPLINGS
 from spsbench.parts.distill.sampler import Sampled
 from spsbench.parts.distill.students import Teacher
 from spsbench.parts.distill.training import batches_of
-from spsbench.parts.whatif.bench.forced import SyntheticAcceptance
 from spsbench.parts.whatif.bench.forwards import Forwards
+from spsbench.stats import WhatIf, by_place
 
 _CHUNK = 256
 
@@ -39,7 +39,7 @@ class HeldOut:
 
     def tokens_per_loop(self, k: int) -> float:
         """Expected tokens of a loop of K drafted ones; the last depth stands for all that follow."""
-        return SyntheticAcceptance(self.alphas).expected_tokens(k)
+        return by_place(self.alphas)(k)
 
 
 @torch.inference_mode()
@@ -110,15 +110,14 @@ def forecasts(
 
     is_parallel = kind in (MEDUSA, DFLASH)
 
+    def cost(k: int) -> float:
+        return (1 if is_parallel else k) * weight_share + target.median_s(k + 1) / target.median_s(1)
+
     best_of_kinds = []
     for text in measured:
-        best = Forecast(text.kind, text.alpha, 0, 1.0, 1.0, weight_share)
         most = len(text.alphas) if is_parallel else max(KS)
-        for k in (k for k in KS if k <= most):
-            forwards = 1 if is_parallel else k
-            cost = forwards * weight_share + target.median_s(k + 1) / target.median_s(1)
-            tokens = text.tokens_per_loop(k)
-            if tokens / cost > best.speedup:
-                best = Forecast(text.kind, text.alpha, k, tokens, tokens / cost, weight_share)
-        best_of_kinds.append(best)
+        loop = WhatIf(text.tokens_per_loop, cost)
+        k = loop.best_k(k for k in KS if k <= most)
+        tokens = text.tokens_per_loop(k)
+        best_of_kinds.append(Forecast(text.kind, text.alpha, k, tokens, loop.speedup(k), weight_share))
     return best_of_kinds

@@ -199,7 +199,7 @@ def _shape(
     rates = tuple((1.0 - np.cumsum(shares))[:-1].clip(0.0, 1.0).tolist())
     variance, least = (float(law @ (kept - mean) ** 2) for law in (shares, injected))
     tails = (counts, drawn_alike(shares, lengths), drawn_alike(injected, lengths))
-    return rates, variance, least, Tail(*(_quantiles(tail, lengths) for tail in tails))
+    return rates, variance, least, Tail(*(_quantiles_per_100_tokens(tail, lengths) for tail in tails))
 
 
 def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
@@ -219,8 +219,7 @@ def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
     return [np.append(0.0, below[:-1, n - 1] - below[1:, n - 1]) for n in lengths]
 
 
-def _quantiles(counts: Sequence[Floats], lengths: Sequence[int]) -> tuple[float, ...]:
-    """Return quantiles of the number of loops for 100 tokens."""
+def _quantiles_per_100_tokens(counts: Sequence[Floats], lengths: Sequence[int]) -> tuple[float, ...]:
     values = np.concatenate([100 * np.arange(len(each)) / n for each, n in zip(counts, lengths, strict=True)])
     weights = np.concatenate(counts)
     order = np.argsort(values, kind="stable")

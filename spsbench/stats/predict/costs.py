@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.base.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
-from spsbench.base.records import GRAPHS
+from spsbench.base.records import GRAPHS, SHARDS_APART
 from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
@@ -84,7 +84,7 @@ def one_launch(*rows: ArmRow) -> bool:
     the time of all that, and no phase of it is that of an arm of another mode: only ``verify`` and ``sample``
     together are.
     """
-    return any(row["target_mode"] == GRAPHS for row in rows)
+    return any(GRAPHS in (row["target_mode"] or "").split(SHARDS_APART) for row in rows)
 
 
 def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | None, str]:

@@ -8,8 +8,10 @@ sweep's line or from loops that were run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from spsbench.law.theory import alpha_iid, expected_tokens
 
@@ -47,6 +49,17 @@ def independent(alpha: float, kept: float = 1.0) -> AgainstK:
     That is the share of that length which is measured: correlation of the tests, and ends of outputs.
     """
     return lambda k: kept * expected_tokens(alpha, k)
+
+
+def by_place(chances: Sequence[float]) -> AgainstK:
+    """Return tokens per loop if a draft token that stands behind accepted ones is accepted with its place's
+    chance; the last chance holds for all places that follow."""
+
+    def tokens(k: int) -> float:
+        kept = np.cumprod([chances[min(place, len(chances) - 1)] for place in range(k)])
+        return 1.0 + float(kept.sum())
+
+    return tokens
 
 
 def leviathan(alpha: float, c: float) -> WhatIf:

@@ -14,15 +14,9 @@ from spsbench.decode import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter, S
 from spsbench.engines import BatchedEngine, EagerEngine
 from spsbench.models import CausalLM, batch_model, require_free
 from spsbench.parts.whatif.bench import BenchConfig
-from spsbench.parts.whatif.bench.forced import (
-    NullDecoder,
-    SyntheticAcceptance,
-    forced_engine,
-    in_turns,
-    speedup_of,
-    turns_watched,
-)
-from spsbench.parts.whatif.bench.forwards import Forwards, budgeted_rounds, untrusted
+from spsbench.parts.whatif.bench.forced import NullDecoder, SyntheticAcceptance, forced_engine, speedup_of
+from spsbench.parts.whatif.bench.forwards import Forwards, untrusted
+from spsbench.parts.whatif.bench.turns import budgeted_rounds, in_turns, turns_watched
 from spsbench.stats import crossing, shown
 
 _FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
@@ -86,7 +80,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
                     "k": k,
                     "verify_ms": 1e3 * verify,
                     "draft_ms": 1e3 * drafting,
-                    "predicted": acceptance.expected_tokens(k) * step / (drafting + verify),
+                    "predicted": acceptance.tokens_per_loop(k) * step / (drafting + verify),
                     "measured": shown(measured.get((size, k))),
                 }
             )
@@ -97,7 +91,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
     shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
     return {
         "context": config.context,
-        "tokens_per_loop": {k: acceptance.expected_tokens(k) for k in config.ks},
+        "tokens_per_loop": {k: acceptance.tokens_per_loop(k) for k in config.ks},
         "step_ms": {size: 1e3 * times[0, size, 1] for size in config.batches},
         "cells": cells,
         "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},

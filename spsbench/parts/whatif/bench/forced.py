@@ -6,22 +6,21 @@ meaningless, and every record says that acceptance is synthetic.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base import Request, SamplingParams, Speedup, watch
+from spsbench.base import Request, SamplingParams, Speedup
 from spsbench.decode import Draft, Rows, Rule, SystemClock, Verdict, expected_acceptance, rows_of
 from spsbench.engines import EagerEngine, Engine
 from spsbench.models import CausalLM
-from spsbench.stats import PairedTimes, acceptance_by_name, speedup_over_prompts
-from spsbench.store import least_disturbed
+from spsbench.parts.whatif.bench.turns import in_turns
+from spsbench.stats import PairedTimes, acceptance_by_name, by_place, speedup_over_prompts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,10 +64,9 @@ class SyntheticAcceptance:
         """Acceptance probability at a draft position, from 0."""
         return self.probabilities[min(position, len(self.probabilities) - 1)]
 
-    def expected_tokens(self, k: int) -> float:
-        """Mean number of tokens per loop."""
-        kept = np.cumprod([self.at(position) for position in range(k)])
-        return 1.0 + float(kept.sum())
+    def tokens_per_loop(self, k: int) -> float:
+        """Mean number of tokens that a loop emits."""
+        return by_place(self.probabilities)(k)
 
 
 class NullDecoder:
@@ -97,42 +95,6 @@ class Forced:
     ms_per_token: float
     tokens_per_loop: float
     speedup: Speedup | None
-
-
-Arm = TypeVar("Arm", bound=Hashable)
-Made = TypeVar("Made")
-
-
-def in_turns(
-    arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
-) -> dict[Arm, list[Made]]:
-    """Return what every arm makes in each round, in shuffled order; -1 is the number of a warm-up.
-
-    Rounds that others disturbed are left out, as far as enough are left.
-    """
-    return turns_watched(arms, rounds, seed)[0]
-
-
-def turns_watched(
-    arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
-) -> tuple[dict[Arm, list[Made]], float]:
-    """Return the same, and the mean share that CPU contention took of the remaining rounds."""
-    shuffler = random.Random(seed)
-    order = list(arms)
-    made_by: dict[Arm, list[Made]] = {arm: [] for arm in arms}
-    lost: list[float] = []
-    for number in rounds:
-        lost_share = watch()
-        shuffler.shuffle(order)
-        for arm in order:
-            made = arms[arm](number)
-            if number >= 0:
-                made_by[arm].append(made)
-        if number >= 0:
-            lost.append(lost_share())
-    kept = least_disturbed(lost)
-    share = float(np.mean(np.array(lost)[kept]))
-    return {arm: [made[number] for number in kept] for arm, made in made_by.items()}, share
 
 
 def measure_forced(

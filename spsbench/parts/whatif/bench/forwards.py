@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from spsbench.base import watch
 from spsbench.decode import device_now
 from spsbench.models import CausalLM, text_config
+from spsbench.parts.whatif.bench.turns import budgeted_rounds, turns_watched
 from spsbench.stats import WhatIf, alpha_needed, from_alpha, independent, percent
-from spsbench.store import CLEAN, least_disturbed
+from spsbench.store import CLEAN
 
 Floats = npt.NDArray[np.float64]
 
@@ -57,14 +57,6 @@ def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
     return float(np.median(one) / np.median(other)), float(low), float(high)
 
 
-def budgeted_rounds(budget_s: float, least: int = 5, most: float = 200) -> Iterator[int]:
-    """Yield round numbers from -1, the warm-up: ``least`` rounds, and more while the budget lasts."""
-    started, number = time.perf_counter(), -1
-    while number < least or (number < most and time.perf_counter() - started < budget_s):
-        yield number
-        number += 1
-
-
 def time_forwards(
     model: CausalLM, rows: Sequence[int], context: int, budget_s: float, seed: int = 0
 ) -> Forwards:
@@ -89,25 +81,20 @@ def time_in_turns(
     """
     probes = [_Probe(model, rows, max(contexts), seed) for model, rows in models]
     places = [(probe, context) for probe in range(len(probes)) for context in contexts]
-    rounds: dict[tuple[int, int], list[list[float]]] = {place: [] for place in places}
-    turns = list(places)
     shuffler = random.Random(seed)
-    lost: list[float] = []
-    for _ in budgeted_rounds(budget_s):
-        lost_share = watch()
-        shuffler.shuffle(turns)
-        for probe, context in turns:
-            if len(places) > 1:
-                probes[probe].settle(context)
-            rounds[probe, context].append(probes[probe].round(context, shuffler))
-        lost.append(lost_share())
+
+    def forwards_s(probe: int, context: int, number: int) -> list[float]:
+        if len(places) > 1:
+            probes[probe].settle(context)
+        return probes[probe].round(context, shuffler)
+
+    turns = {place: partial(forwards_s, *place) for place in places}
+    seconds, lost_share = turns_watched(turns, budgeted_rounds(budget_s), seed)
     for timed_model in probes:
         timed_model.model.rollback(0)
-    kept = 1 + np.array(least_disturbed(lost[1:]), dtype=np.int64)  # the first of a shape is slow
-    share = float(np.mean(np.array(lost)[kept]))
     return [
         {
-            context: Forwards(timed_model.counts, np.array(rounds[probe, context])[kept], share)
+            context: Forwards(timed_model.counts, np.array(seconds[probe, context]), lost_share)
             for context in contexts
         }
         for probe, timed_model in enumerate(probes)

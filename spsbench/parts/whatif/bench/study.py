@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from spsbench.base import UsageError
 from spsbench.engines import Engine
 from spsbench.models import (
     CausalLM,
-    available_bytes,
     cache_bytes,
     cache_bytes_per_token,
     measured_bandwidth,
+    require_free,
     text_config,
 )
 from spsbench.parts.whatif.bench import FORCED_TOKENS, BenchConfig
@@ -30,7 +29,7 @@ from spsbench.parts.whatif.bench.forwards import (
     untrusted,
     verdict,
 )
-from spsbench.stats import BANDWIDTH_BOUND, regime
+from spsbench.stats import BANDWIDTH_BOUND, WhatIf, regime
 
 ALPHA = 0.8
 """Of the best speedup by context."""
@@ -77,7 +76,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     if several:
         contexts = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
         return facts | {"ks_shown": few(config.ks), "contexts": contexts, "sentence": sentence(contexts)}
-    forced = config.acceptance and _forced(target, draft, times[0], config, config.acceptance)
+    forced = config.acceptance and _with_forced_acceptance(target, draft, times[0], config, config.acceptance)
     return places[0] | facts | {"forced": forced}
 
 
@@ -140,7 +139,6 @@ def _by_context(
 
 
 def _kv_bytes(model: CausalLM, context: int) -> int | None:
-    """Return the bytes of keys and values that a forward reads, of one row or a few."""
     return None if model.kv_bytes_per_token is None else model.kv_bytes_per_token * context
 
 
@@ -168,21 +166,21 @@ def _table(
     return table
 
 
-def _forced(
+def _with_forced_acceptance(
     target: CausalLM,
     draft: CausalLM,
     times: Mapping[str, Forwards],
     config: BenchConfig,
     acceptance: SyntheticAcceptance,
 ) -> dict[str, Any]:
-    """Return loops with synthetic acceptance, beside the forwards' prediction of them."""
     engines: dict[int, Engine] = {0: forced_engine(target, None, 0, None)}
     engines |= {k: forced_engine(target, draft, k, acceptance) for k in config.ks}
     generator = torch.Generator().manual_seed(config.seed)
     drawn = torch.randint(target.vocab_size, (config.context,), generator=generator)
     step = times["target"].median_s(1)
     costs = {k: bench_loop_cost(times["target"], times["draft"], k) for k in config.ks}
-    steps = 1 + sum(c / acceptance.expected_tokens(k) for k, c in costs.items())
+    loop = WhatIf(acceptance.tokens_per_loop, costs.__getitem__)
+    steps = 1 + sum(1.0 / loop.speedup(k) for k in costs)
     rounds = int(config.budget_s / (FORCED_TOKENS * step * steps))
     rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_ROUNDS)
     prompt = target.as_prompt(drawn).tolist()
@@ -195,10 +193,7 @@ def _forced(
         "sampling": config.sampling.record(),
         "rounds": rounds,
         "tokens_per_sequence": FORCED_TOKENS,
-        "arms": [
-            {**asdict(arm), "predicted": acceptance.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
-            for arm in measured
-        ],
+        "arms": [{**asdict(arm), "predicted": loop.speedup(arm.k) if arm.k else None} for arm in measured],
     }
 
 
@@ -265,14 +260,10 @@ def require_context_room(
         heads = getattr(text_config(model.config), "num_attention_heads", None) or 0
         at_once = context if whole else block_rows(model.config, context)
         scores = max(scores, 4 * heads * context * at_once)
-    available = available_bytes(device)
-    needed = weights + caches + scores
     gib = 1 << 30
-    if available is not None and needed > available:
-        raise UsageError(
-            f"after {context} tokens the models need {needed / gib:.3g} GiB (weights {weights / gib:.3g}, "
-            f"keys and values {caches / gib:.3g} while the caches grow, attention {scores / gib:.3g}), but "
-            f"{device.type} has {available / gib:.3g} GiB free.",
-            flag="--context",
-            remedy="Give fewer tokens, or smaller models.",
-        )
+    parts = (
+        f" (weights {weights / gib:.3g}, keys and values {caches / gib:.3g} while the caches grow, "
+        f"attention {scores / gib:.3g})"
+    )
+    what, remedy = f"after {context} tokens the models", "Give fewer tokens, or smaller models."
+    require_free(weights + caches + scores, device, what, "--context", remedy, parts)

@@ -80,7 +80,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
-    config = _config(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
+    config = _ars_alone(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
     known = _possible(config, wanted)
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
@@ -98,7 +98,7 @@ def advise_on(wanted: AdviseOptions) -> None:
             quiet=quiet,
         )
     _require_prompts(len(ready.prompts))
-    chains = _drafters(named, ready)
+    chains = _named_or_all_available(named, ready)
     drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
     directory = wanted.out or fresh_directory(results_dir(), "advise", ready.config.pair.name)
     require_continuable(ready, directory)
@@ -106,7 +106,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     with watching(quiet=quiet, moving=True) as progress:
         pairs = _pairs(ready, wanted.draft or (), progress)
         readings = Readings(sought_of(drafters, list(pairs.items())), ready, ks, progress)
-        written = _written(ready, directory, next(iter(pairs.values())), readings)
+        written = _texts_written_and_read(ready, directory, next(iter(pairs.values())), readings)
         readings.time(written.texts, _TIMES * budget_s, config.seed)
         progress.stage("Choosing", 1)
         study = readings.study(written)
@@ -241,8 +241,7 @@ def _options(
     return f"# {engine} has none of these drafters."
 
 
-def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Written:
-    """The texts, written and read as far as they were not."""
+def _texts_written_and_read(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Written:
     from spsbench.parts.whatif.replay.texts import texts_of
     from spsbench.runner import execute
 
@@ -286,8 +285,7 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
     return found
 
 
-def _config(wanted: AdviseOptions) -> RunConfig:
-    """ArS alone on the prompts."""
+def _ars_alone(wanted: AdviseOptions) -> RunConfig:
     from spsbench.cli import RunOptions, read_settings
     from spsbench.engines import refuse_beams
 
@@ -322,8 +320,7 @@ def _rules(drafter: Spec) -> tuple[str, ...]:
     return (MODIFIED_REJECTION,) if certain else (MODIFIED_REJECTION, BLOCK)
 
 
-def _drafters(named: list[Spec] | None, ready: Plan) -> list[Spec]:
-    """Those that were named, or all that are available for this pair and its backend."""
+def _named_or_all_available(named: list[Spec] | None, ready: Plan) -> list[Spec]:
     from spsbench.base import Spec
     from spsbench.drafters import drafter_kind
 

@@ -107,10 +107,10 @@ def bench_pair(wanted: BenchOptions) -> None:
     say("Checking the models", quiet=quiet)
     quiet_libraries()
     if configurations is None:
-        models = _named(wanted, config, device)
+        models = _named_pair(wanted, config, device)
     else:
-        models = _random(configurations, wanted, config, device)
-    _require_room(models, config, device)
+        models = _random_models(configurations, wanted, config, device)
+    _require_context_fits(models, config, device)
     if models.fallback is not None:
         say(f"The forwards run over torch: {models.fallback}", quiet=quiet)
     target = models.load("target", threads, None)
@@ -234,8 +234,7 @@ class _Models:
     load: Callable[[str, int | None, CausalLM | None], CausalLM]
 
 
-def _named(wanted: BenchOptions, settings: BenchConfig, device: torch.device) -> _Models:
-    """The named pair, or target and draft by themselves."""
+def _named_pair(wanted: BenchOptions, settings: BenchConfig, device: torch.device) -> _Models:
     from spsbench.config import chosen_backend
     from spsbench.models import fetch_weights, find_pair, load, pair_backend, require_memory, weight_bytes
 
@@ -261,15 +260,14 @@ def _named(wanted: BenchOptions, settings: BenchConfig, device: torch.device) ->
 def _pair(wanted: BenchOptions) -> PairConfig:
     from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
-    names = _models(wanted)
+    names = _both_or_neither(wanted)
     if names[0] is None or names[1] is None:
         return load_pair(wanted.pair or "mini")
     target, draft = ModelRef(id=names[0]), ModelRef(id=names[1])
     return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 
 
-def _models(wanted: BenchOptions) -> tuple[str | None, str | None]:
-    """Return target and draft as they were typed: both or neither."""
+def _both_or_neither(wanted: BenchOptions) -> tuple[str | None, str | None]:
     names = wanted.target, wanted.draft
     if any(names) and None in names:
         missing = "--draft" if wanted.draft is None else "--target"
@@ -286,7 +284,7 @@ def _are_weights_random(wanted: BenchOptions) -> bool:
 
 def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
     """Return the configurations given in place of target and draft; None where models are measured."""
-    target, draft = _models(wanted)
+    target, draft = _both_or_neither(wanted)
     if target is None or draft is None or not _are_weights_random(wanted):
         return None
     for model, flag in ((target, "--target"), (draft, "--draft")):
@@ -296,10 +294,9 @@ def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
     return target, draft
 
 
-def _random(
+def _random_models(
     names: tuple[str, str], wanted: BenchOptions, settings: BenchConfig, device: torch.device
 ) -> _Models:
-    """Build models of random weights from two configurations."""
     from spsbench.config import chosen_backend
     from spsbench.models import (
         choose_backend,
@@ -350,8 +347,7 @@ def _require_window(window: int, settings: BenchConfig, *, apart: bool) -> None:
         )
 
 
-def _require_room(models: _Models, settings: BenchConfig, device: torch.device) -> None:
-    """Refuse a context that does not fit beside the weights."""
+def _require_context_fits(models: _Models, settings: BenchConfig, device: torch.device) -> None:
     import torch
 
     from spsbench.config import ONNXRUNTIME

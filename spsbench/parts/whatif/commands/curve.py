@@ -118,7 +118,6 @@ def shortfall(point: Point) -> tuple[float, float]:
 
 
 def _sentences(curve: AcceptanceCurve) -> Iterator[str]:
-    """Yield what a curve shows, in sentences."""
     worst = max(curve.points, key=lambda point: shortfall(point)[1])
     rates, mean = shortfall(worst)
     yield (

@@ -96,8 +96,7 @@ def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
     )
 
 
-def _rejections(counts: Counts, k: int | None) -> int | None:
-    """Return how many loops rejected a draft; None where it cannot be counted."""
+def _rejecting_loops(counts: Counts, k: int | None) -> int | None:
     if counts.by_length:
         return sum(sum(kept[:length]) for length, kept in enumerate(counts.by_length))
     if not counts.kept or not counts.loops or k is None or counts.drafted != k * counts.loops:
@@ -109,7 +108,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
     """Return every definition that these counts give, the usual one first."""
     looped = [(count, count.loops) for count in counts if count.loops]
     kept = [(each.accepted, loops, each) for each, loops in looped if each.accepted is not None]
-    rejected = [(accepted, each, _rejections(each, k)) for accepted, _, each in kept]
+    rejected = [(accepted, each, _rejecting_loops(each, k)) for accepted, _, each in kept]
     tokens_per_loop = _ratio([(accepted + loops, loops) for accepted, loops, _ in kept])
     first = kept_shares(counts)[:1]
     every = [
@@ -187,8 +186,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
     return [each for each in every if each.value is not None]
 
 
-def _stated(content: FileContent) -> list[Definition]:
-    """Return what the tool worked out itself."""
+def _stated_by_tool(content: FileContent) -> list[Definition]:
     return [
         Definition(each.name, each.formula, each.by, Interval(each.value, None, None))
         for each in content.stated
@@ -218,7 +216,7 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
         }
     rows_of = {name: definitions(counts, content.k) for name, counts in groups.items() if counts}
     if content.stated:
-        rows_of[""] = [*rows_of.get("", ()), *_stated(content)]
+        rows_of[""] = [*rows_of.get("", ()), *_stated_by_tool(content)]
     lengths = lengths_of(content.counts, content.k)
     facts = {
         "file": str(path),
@@ -245,7 +243,6 @@ def explain(path: Path, content: FileContent, wanted: Common) -> None:
 
 
 def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]]) -> RenderableType:
-    """Return everything that a file says, for the screen."""
     from rich.console import Group
 
     model = next(filter(None, content.models), None)
@@ -283,7 +280,7 @@ def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]
     parts += [
         "",
         *([] if lengths is None else _varying(lengths)),
-        *_sentences(content),
+        *_remarks(content),
         f"It says: {content.says}",
         f"It cannot say: {content.silent}",
     ]
@@ -334,8 +331,7 @@ def _published(curve: Mapping[int, float]) -> Table:
     return Table([left("K"), right("tokens/loop"), right("step"), left("")], rows)
 
 
-def _sentences(content: FileContent) -> Iterator[str]:
-    """Yield remarks on a file: odd or skipped requests, and marks of rounding."""
+def _remarks(content: FileContent) -> Iterator[str]:
     marks = [shape(curve) for curve in content.published.values()]
     falling, growing = (sum(what in mark.values() for mark in marks) for what in ("falls", "step grows"))
     if falling:

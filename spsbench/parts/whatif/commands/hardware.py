@@ -81,12 +81,14 @@ def _decoder(named: str, flag: str) -> Decoder:
 
 def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
     """Return tokens per loop by K, of a curve or of one alpha at every place."""
+    from spsbench.stats import independent
+
     ks = values.lookaheads(wanted.k or "1..8")
     if wanted.alpha is None:
         raise UsageError("no prompts are read, so acceptance is unknown.", flag="--alpha", remedy=_ACCEPTANCE)
     if (path := values.path_in_place_of_number(wanted.alpha)) is None:
         alpha = values.between(wanted.alpha, "--alpha", 0, 1, 0.8)
-        return {k: Interval(sum(alpha**place for place in range(k + 1)), None, None) for k in ks}
+        return {k: Interval(independent(alpha)(k), None, None) for k in ks}
     curve = _curve(path, wanted.drafter)
     missing = [str(k) for k in ks if k not in curve]
     if len(missing) == len(ks) or (missing and wanted.k):
@@ -170,7 +172,6 @@ def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
 
 
 def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return the tables of all context lengths, and from which batch size on SpS is slower."""
     from rich.console import Group
 
     from spsbench.report import Table, interval, left, right

@@ -37,7 +37,7 @@ def measure_load(options: RunOptions) -> None:
     ready = plan(config, loads=False)
     hint(ready.recommendation, quiet=quiet)
     require_decoder(ready.source, "a server")
-    asks, seed = _asks(ready), ready.config.seed
+    asks, seed = _asks_of_prompts(ready), ready.config.seed
     with _room(options.out, ready) as directory:
         loaded = measure(
             names, asks, ready.samples, in_flight, seed, _RunTexts(ready), lambda text: say(text, quiet=quiet)
@@ -107,8 +107,7 @@ def _config(options: RunOptions) -> RunConfig:
     return config
 
 
-def _asks(ready: Plan) -> list[Ask]:
-    """Return the requests for the prompts of a plan."""
+def _asks_of_prompts(ready: Plan) -> list[Ask]:
     from spsbench.base import Ask
     from spsbench.parts.external.engine import ids_that_end, sampling_of, stop_characters
 

@@ -21,8 +21,7 @@ def replay(wanted: ReplayOptions) -> None:
     replay_texts(wanted)
 
 
-def _source(typed: Path | None) -> Path:
-    """Return the run or file that was typed, or the latest run."""
+def _typed_or_latest(typed: Path | None) -> Path:
     from spsbench.base import results_dir
     from spsbench.store import latest, read_run
 
@@ -85,7 +84,7 @@ def replay_texts(wanted: ReplayOptions) -> None:
     budget_s = values.seconds(wanted.budget, 30.0)
     values.readable(wanted.times, "--times", "Give what `spsbench bench --json` printed.")
     values.require_machine(wanted)
-    source = _source(wanted.run)
+    source = _typed_or_latest(wanted.run)
     if source.is_file() and _shown(source, wanted, max(ks)):
         return
     say(f"Reading {source}", quiet=quiet)

@@ -64,7 +64,6 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _cell_facts(forecast: CellForecast, study: Study) -> dict[str, Any]:
-    """Return one cell of a replay for JSON."""
     cell = forecast.cell
     break_even = study.even(forecast)
     predicted = study.predicted(forecast)
@@ -119,7 +118,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         f"{written.label}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
         f"{written.tokens:,} tokens",
         "",
-        _grouped([left(), *map(right, titles)], rows).as_rich(),
+        _table_by_group([left(), *map(right, titles)], rows).as_rich(),
         *(part for curve in curves for part in _curve(curve)),
         "",
         *([*break_evens, ""] if break_evens else []),
@@ -144,8 +143,7 @@ def _size(one: CellForecast) -> str:
     return f"K={one.cell.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
 
 
-def _grouped(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
-    """Return a table whose rows stand under the name of their group."""
+def _table_by_group(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
     lines: list[Row | Heading] = []
     before = None
     for name, row in rows:
@@ -197,7 +195,7 @@ def _curve(curve: Curve) -> Iterator[RenderableType]:
         drafted = f"{cell.drafted_per_loop.estimate:.2f}{between}"
         rows.append((name, [threshold, interval(cell.tokens_per_loop), drafted, *_times(cell.predicted)]))
     titles = ("tokens/loop [95%]", "drafted/loop", "ms/token", "speedup [95%]")
-    table = _grouped([left(whole=True), *map(right, titles)], rows)
+    table = _table_by_group([left(whole=True), *map(right, titles)], rows)
     yield from ("", f"{curve.drafter}, up to K={curve.k}, by policy", "", table.as_rich(), "")
     for choice in curve.choices:
         yield from _judged(choice)
@@ -410,7 +408,7 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
     regime += _beaten([row for role in facts["forwards"].values() for row in role])
     grid = _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
     predicted = _predicted(grid, facts["verdict"], [facts["untrusted"]])
-    forced = [] if facts["forced"] is None else _forced(facts["forced"])
+    forced = [] if facts["forced"] is None else _forced_table(facts["forced"])
     return [*forwards, _read_at(facts) + regime, "", *predicted, *forced]
 
 
@@ -452,8 +450,7 @@ def _needed(alpha: float | None) -> str:
     return "any" if at_any(alpha) else f"{alpha:.2f}"
 
 
-def _forced(facts: Facts) -> list[RenderableType]:
-    """Return the table of loops with synthetic acceptance; empty without any."""
+def _forced_table(facts: Facts) -> list[RenderableType]:
     shares = " ".join(f"{p:.2f}" for p in facts["acceptance_by_position"])
     title = f"Measured with SYNTHETIC acceptance ({shares}), {facts['rounds']} rounds"
     columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]

@@ -124,22 +124,21 @@ def show_formula(wanted: SimulateOptions) -> None:
     from rich.console import Group
 
     from spsbench.config import parse_ks
-    from spsbench.law import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.law import minimum_gain
     from spsbench.report import Table, right
     from spsbench.stats import KS, leviathan
 
     alpha = values.between(wanted.alpha, "--alpha", 0, 1, ALPHA)
     c = values.number(wanted.cost, "--cost", 0, COST)
     gain = minimum_gain(alpha, c)  # checks both
-    best = leviathan(alpha, c).best_k(KS)
-    by_k = {
-        k: (expected_tokens(alpha, k), walltime_factor(alpha, c, k)) for k in parse_ks(wanted.k or "0..7")
-    }
+    loop = leviathan(alpha, c)
+    best = loop.best_k(KS)
+    by_k = {k: (loop.tokens(k), loop.speedup(k)) for k in parse_ks(wanted.k or "0..7")}
     facts = {
         "alpha": alpha,
         "c": c,
         "best_k": best,
-        "best_speedup": walltime_factor(alpha, c, best),
+        "best_speedup": loop.speedup(best),
         "minimum_gain": gain,
         "rows": [{"k": k, "tokens_per_loop": n, "speedup": factor} for k, (n, factor) in by_k.items()],
     }
@@ -155,7 +154,7 @@ def simulate_loops(wanted: SimulateOptions) -> None:
     """Simulate what was asked for, print it and write it."""
     if wanted.out is not None:
         _require_folder(wanted.out)
-    question = _question(wanted)
+    question = _checked_question(wanted)
     from spsbench.base import write_json, write_text
     from spsbench.cli import watching
     from spsbench.parts.whatif.simulate.study import prepare, study
@@ -194,8 +193,7 @@ def _require_folder(out: Path) -> None:
         raise UsageError(f"{out} is not empty and holds no simulation.", flag="--out", remedy=remedy)
 
 
-def _question(wanted: SimulateOptions) -> Question:
-    """Return what was typed, checked."""
+def _checked_question(wanted: SimulateOptions) -> Question:
     from spsbench.base import Spec
     from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
 
@@ -214,7 +212,7 @@ def _question(wanted: SimulateOptions) -> Question:
         contexts, size = map(str, table)
     elif named.name in SOURCES:
         source = SOURCES[named.name]
-        alpha, distance = _closeness(named, wanted.alpha, source)
+        alpha, distance = _alpha_or_distance(named, wanted.alpha, source)
     else:
         raise unknown(named.name, SOURCES, "--source", more=", or a JSON file")
     language = Language(
@@ -234,7 +232,7 @@ def _question(wanted: SimulateOptions) -> Question:
     if sampling.greedy:
         why = "a greedy target leaves nothing to chance, got 0."
         raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")
-    rule = _rule(wanted)
+    rule = _possible_rule(wanted)
     tree, siblings = _tree(wanted, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
     ks = _ks(wanted.k) if tree is None else (tree.depth(0),)
     for each in classes:
@@ -257,8 +255,7 @@ def _ks(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def _closeness(named: Spec, alpha: str | None, source: Source) -> tuple[float | None, float | None]:
-    """Return (alpha, None) or (None, distance), whichever was asked for."""
+def _alpha_or_distance(named: Spec, alpha: str | None, source: Source) -> tuple[float | None, float | None]:
     for name, value in named.options:
         flag = f"--source {source.name}:{name}"
         if name in OF_TARGET:
@@ -298,8 +295,7 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _rule(wanted: SimulateOptions) -> Spec:
-    """Return the rule that was typed; refuse one that cannot be simulated."""
+def _possible_rule(wanted: SimulateOptions) -> Spec:
     from spsbench.base import Spec
     from spsbench.drafters import rule_kind
 

@@ -34,8 +34,7 @@ class Decoder(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return the content with transformers' defaults for absent fields."""
+    def _with_transformers_defaults(cls, content: dict[str, Any]) -> dict[str, Any]:
         fields = {name: value for name, value in content.items() if value is not None}
         heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
         fields.setdefault("num_key_value_heads", heads)

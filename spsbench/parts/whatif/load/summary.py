@@ -77,17 +77,17 @@ def rows(waves: Sequence[LoadWave], described: Sequence[Described] = ()) -> list
                 requests,
                 requests - len(answered),
                 pooled_ratio(*sums) if sums[0].sum() else None,
-                _percentiles([reading.ttft_s for reading in first or answered]),
-                _percentiles([reading.ttft_s for reading in again]) if first else {},
+                _percentiles_ms([reading.ttft_s for reading in first or answered]),
+                _percentiles_ms([reading.ttft_s for reading in again]) if first else {},
                 len(again),
                 sum(cached) if cached else None,
                 sum(reading.unstreamed for reading in answered),
-                _percentiles([reading.tpot_s for reading in answered]),
+                _percentiles_ms([reading.tpot_s for reading in answered]),
                 sum(wave.accepted or 0 for wave in cell) / drafted if drafted else None,
                 None if plain is None else _speedup([*sums, *_sums(plain)]),
                 sum(reading.thought > 0 for reading in answered),
                 sum(reading.thought_tokens for reading in answered),
-                _percentiles([reading.answer_ttft_s for reading in answered]),
+                _percentiles_ms([reading.answer_ttft_s for reading in answered]),
             )
         )
     return load_rows
@@ -132,8 +132,7 @@ def _sums(waves: Sequence[LoadWave]) -> Floats:
     )
 
 
-def _percentiles(seconds: Sequence[float | None]) -> dict[str, float]:
-    """Return percentiles in milliseconds by name; empty without values."""
+def _percentiles_ms(seconds: Sequence[float | None]) -> dict[str, float]:
     values = [1e3 * value for value in seconds if value is not None]
     return {f"p{each}": float(np.percentile(values, each)) for each in (50, 95, 99)} if values else {}
 
@@ -275,7 +274,7 @@ def _thoughts(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
             continue
         thoughts, tokens = sum(row.thoughts for row in of), sum(row.thought_tokens for row in of)
         answered = sum(row.requests - row.failed for row in load_rows if row.server == server)
-        took = _medians((row.concurrency, row.answer_ttft_ms) for row in of)
+        took = _medians_by_concurrency((row.concurrency, row.answer_ttft_ms) for row in of)
         first = f" The first token of the answer came after {took} in flight, median." if took else ""
         lines.append(
             f"{_role(server, servers)}: {thoughts} of {answered} answers begin with a thought, {tokens:,} "
@@ -294,7 +293,7 @@ def _repeated(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
         again, requests = sum(row.again for row in of), sum(row.requests for row in of)
         told = [row.cached_tokens for row in of if row.cached_tokens is not None]
         cached = f"; it says that {sum(told):,} tokens of prompts came from its cache" if told else ""
-        took = _medians((row.concurrency, row.ttft_again_ms) for row in of)
+        took = _medians_by_concurrency((row.concurrency, row.ttft_again_ms) for row in of)
         apart = f" Their TTFT, median, {took} in flight, is not in the table." if took else ""
         lines.append(
             f"{_role(server, servers)}: the prompts of {again} of {requests} requests had come before, and "
@@ -303,8 +302,7 @@ def _repeated(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
     return lines
 
 
-def _medians(times_ms: Iterable[tuple[int, Mapping[str, float]]]) -> str:
-    """Say the medians by concurrency, without those that have no times."""
+def _medians_by_concurrency(times_ms: Iterable[tuple[int, Mapping[str, float]]]) -> str:
     return ", ".join(f"{milliseconds(own['p50'])} ms at {at}" for at, own in times_ms if own)
 
 

@@ -149,7 +149,7 @@ class Readings:
             tokens = tuple(sample.generation.tokens)
             self._read_text(TargetText(sample.example_id, sample.sample_index, ids, tokens))
         self._progress.doing(_WRITING)
-        self._progress.step(self._lengths_so_far())
+        self._progress.step(self._tokens_per_loop_so_far())
 
     def proving(self, total: int) -> None:
         """Do nothing: nothing is proved here."""
@@ -164,7 +164,7 @@ class Readings:
             self._progress.stage("Reading texts", len(due))
         for text in due:
             self._read_text(text)
-            self._progress.step(self._lengths_so_far())
+            self._progress.step(self._tokens_per_loop_so_far())
         for reader in self._readers.values():
             reader.require_fitting()
 
@@ -193,8 +193,7 @@ class Readings:
             for k in ks:
                 loops[k] += sum(law.loops for law in replayed.loops(k))
 
-    def _lengths_so_far(self) -> list[tuple[str, str]]:
-        """Return tokens per loop so far, of every drafter."""
+    def _tokens_per_loop_so_far(self) -> list[tuple[str, str]]:
         title = f"K={', '.join(map(str, self._ks))}:"
         lengths = [
             (name, ", ".join(f"{self._tokens / loops:.2f}" for loops in by_k.values()))
@@ -404,8 +403,8 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     close: list[int] = []
     plain: Candidate | None = None
     for cell, timed in ranked[1:]:
-        name = _name(cell)
-        if name == _name(best):
+        name = _drafter_name(cell)
+        if name == _drafter_name(best):
             assert cell is not None
             assert best is not None
             if cell.cell.rule == best.cell.rule:
@@ -452,8 +451,7 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     return replace(advice, best=best, others=others, plain=plain, untrusted=sentence)
 
 
-def _name(forecast: CellForecast | None) -> tuple[str, str]:
-    """Return the name of a drafter, with whatever rule and K."""
+def _drafter_name(forecast: CellForecast | None) -> tuple[str, str]:
     return ("", "") if forecast is None else (str(forecast.cell.drafter), forecast.cell.draft)
 
 
@@ -465,11 +463,11 @@ def _pays(one: CellForecast, study: Study) -> bool:
     if one.cell.rule != BLOCK:
         return True
     same = {
-        (_name(forecast), forecast.cell.k): forecast
+        (_drafter_name(forecast), forecast.cell.k): forecast
         for forecast in study.forecasts
         if forecast.cell.rule == MODIFIED_REJECTION
     }
-    plain = same[_name(one), one.cell.k].cell.tokens_per_loop.estimate
+    plain = same[_drafter_name(one), one.cell.k].cell.tokens_per_loop.estimate
     return one.cell.tokens_per_loop.estimate > (1 + _GAIN) * plain
 
 

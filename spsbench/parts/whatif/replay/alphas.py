@@ -23,7 +23,7 @@ from spsbench.drafters import Context, build_drafter
 from spsbench.engines import Engine, teacher_force
 from spsbench.law import Floats
 from spsbench.models import CausalLM, Pair
-from spsbench.parts.whatif.bench.forced import in_turns
+from spsbench.parts.whatif.bench.turns import in_turns
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.runner import EngineFactory
 from spsbench.stats import pooled_ratio

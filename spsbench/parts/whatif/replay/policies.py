@@ -272,12 +272,13 @@ class _Judge:
 def _works(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:
     """Return a policy's work: with what was sampled, and at both bounds."""
     rules = [rule.spec for rule in reader.rules]
-    works = [_of_text(spec, text, rules.index(spec) if spec in rules else None, k) for text in reader.texts]
+    works = [
+        _works_of_text(spec, text, rules.index(spec) if spec in rules else None, k) for text in reader.texts
+    ]
     return [drafted_work(texts, own, k) for own in zip(*works, strict=True)]
 
 
-def _of_text(spec: Spec, text: DraftedText, rule: int | None, k: int) -> tuple[DraftedLoops, ...]:
-    """See ``_works``."""
+def _works_of_text(spec: Spec, text: DraftedText, rule: int | None, k: int) -> tuple[DraftedLoops, ...]:
     if spec.name == MOMENTUM:
         table = Momentum.table(k)
         return (drafted_loops(*momentum_loops(text.accepted, table, min(Momentum.START, k)), COLD),) * 3

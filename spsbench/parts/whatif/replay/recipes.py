@@ -21,7 +21,6 @@ Schedule = Sequence[tuple[int, int, int]]
 
 
 def _vllm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    """Return vLLM's options."""
     config: dict[str, Any] = {"num_speculative_tokens": max([forecast.cell.k, *(k for *_, k in by_batch)])}
     options = _options(forecast)
     match forecast.cell.drafter.name:

@@ -12,7 +12,7 @@ from spsbench.base import EAGER, FIXED, MODIFIED_REJECTION, Arm, Generation, Req
 from spsbench.drafters import DRAFT, drafter_kind
 from spsbench.engines import Engine, teacher_force
 from spsbench.models import Pair
-from spsbench.parts.whatif.bench.forwards import budgeted_rounds
+from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.prediction import (
     Cell,
     Even,
@@ -215,7 +215,7 @@ def study(
             return study_of(written, replayed, ks, StepTimes(rounds, ends), parts_of, rules)
         first = {spec: next(each for each in sought if each.drafter == spec) for spec, _ in under}
         adapting = {(spec, policy): _Key(first[spec], max(ks), policy=policy) for spec, policy in under}
-        times_of = _rehearsed(written, [*keys, *adapting.values()], times)
+        times_of = _loop_times_here(written, [*keys, *adapting.values()], times)
     policy_times = {each: times_of[key] for each, key in adapting.items()}
     return _study(written, replayed, rules, ks, times_of, policy_times)
 
@@ -296,8 +296,7 @@ def _study(
     return Study(written, tuple(forecasts), ars, ars_bytes, policy_times, ran)
 
 
-def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Times:
-    """Time loops of ArS and of cells, run here in turns."""
+def _loop_times_here(written: Written, keys: Sequence[_Key], budget_s: float) -> _Times:
     pairs = {id(key.sought.pair): key.sought.pair for key in keys}
     models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
     first = next(iter(pairs.values()))

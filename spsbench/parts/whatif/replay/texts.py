@@ -76,7 +76,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
     """Return the ArS sequences of a run."""
     with RunStore.open(directory) as store:
         info = store.run_info()
-        arm = _arm(directory, store.arms(), sampling)
+        arm = _replayed_arm(directory, store.arms(), sampling)
         prompts = {prompt.example_id: (prompt.ids, prompt.category or "") for prompt in store.prompts()}
         texts = tuple(
             TargetText(
@@ -160,8 +160,7 @@ def _require_enough(source: Path, tokens: int, flag: str, remedy: str, fewest: i
         )
 
 
-def _arm(directory: Path, arms: Sequence[dict[str, Any]], sampling: str | None) -> dict[str, Any]:
-    """Return the ArS arm whose texts are replayed."""
+def _replayed_arm(directory: Path, arms: Sequence[dict[str, Any]], sampling: str | None) -> dict[str, Any]:
     ars = [arm for arm in arms if arm["method"] == "ars" and not is_beam(arm)]
     if not ars:
         raise UsageError(

@@ -43,7 +43,7 @@ from spsbench.decode import (
 from spsbench.drafters import DRAFT, build_rule, drafter_kind
 from spsbench.engines import Engine
 from spsbench.law import Floats
-from spsbench.parts.whatif.bench.forwards import budgeted_rounds
+from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.reading import TextReader
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.trees import StaticTree

@@ -233,12 +233,14 @@ def simulate(
                 tested = min(loop.accepted + 1, k)
                 beta_sum = math.nan
                 if not sampler.together:
-                    beta_sum = sum(chances[at] for at in _path(successors, context, drafted)[:tested])
+                    beta_sum = sum(
+                        chances[at] for at in _contexts_along(successors, context, drafted)[:tested]
+                    )
                 rows.append((number, len(drafted), loop.accepted, kept, tested, beta_sum))
                 tokens += loop.tokens[:kept]
                 if reason is not None:
                     break
-                context = _path(successors, context, loop.tokens)[-1]
+                context = _contexts_along(successors, context, loop.tokens)[-1]
             texts.append(Text(begin, tokens))
             tick()
     columns = ["example_id", "drafted", "accepted", "emitted", "tested", "beta_sum"]
@@ -251,8 +253,7 @@ def simulate(
     return Simulated(k, tuple(texts), len(table), pooled_ratio(lengths, counts), counts, acceptance)
 
 
-def _path(successors: Sequence[Sequence[int]], context: int, tokens: Sequence[int]) -> list[int]:
-    """Return a context and those after each of the tokens."""
+def _contexts_along(successors: Sequence[Sequence[int]], context: int, tokens: Sequence[int]) -> list[int]:
     path = [context]
     for token in tokens:
         path.append(successors[path[-1]][token])
@@ -298,7 +299,7 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
     matter. So the counts of each context are a separate test, and G and its degrees of freedom are sums.
     """
     successors: list[list[int]] = tables.contexts.successors(tables.vocab_size).tolist()
-    paths = [np.asarray(_path(successors, text.start, text.tokens[:-1])) for text in texts]
+    paths = [np.asarray(_contexts_along(successors, text.start, text.tokens[:-1])) for text in texts]
     counts = np.zeros(tables.target.shape, dtype=np.int64)
     for path, text in zip(paths, texts, strict=True):
         np.add.at(counts, (path, np.asarray(text.tokens)), 1)
@@ -314,12 +315,11 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
     p_value = survival(g, freedom)
     follows = p_value >= FALSE_ALARM and not impossible and evidence["verdict"] != ALARM
     return LawCheck(
-        int(counts.sum()), g, freedom, p_value, impossible, evidence, _worst(tables, counts), follows
+        int(counts.sum()), g, freedom, p_value, impossible, evidence, _farthest_cells(tables, counts), follows
     )
 
 
-def _worst(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
-    """Return the three cells that are farthest from the target's row."""
+def _farthest_cells(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
     expected = counts.sum(axis=1, keepdims=True) * tables.target
     spread = np.sqrt(np.maximum(expected * (1.0 - tables.target), 1e-12))
     # One token more or less, in a cell where hardly any is expected, is not far.

@@ -139,11 +139,10 @@ class World:
 
 def prepare(question: Question) -> list[tuple[float, Tables]]:
     """Return the distance and the tables of every world, which its source can make."""
-    return [_prepared(question, classes) for classes in question.classes]
+    return [_distance_and_tables(question, classes) for classes in question.classes]
 
 
-def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
-    """Return (the distance, the tables) of one world."""
+def _distance_and_tables(question: Question, classes: int) -> tuple[float, Tables]:
     language = replace(question.language, classes=classes)
     source = question.source
     distance = question.distance
@@ -188,11 +187,10 @@ def study(
     question: Question, pairs: Sequence[tuple[float, Tables]], tick: Callable[[], None] = lambda: None
 ) -> list[World]:
     """Simulate pairs of tables."""
-    return [_world(question, distance, tables, tick) for distance, tables in pairs]
+    return [_simulated_world(question, distance, tables, tick) for distance, tables in pairs]
 
 
-def _world(question: Question, distance: float, tables: Tables, tick: Callable[[], None]) -> World:
-    """Simulate one world: every K, and the law of its tokens."""
+def _simulated_world(question: Question, distance: float, tables: Tables, tick: Callable[[], None]) -> World:
     sampler = question.sampler
     warped = tables.warped(question.sampler.sampling)
     chain = Chain(warped)
@@ -204,7 +202,7 @@ def _world(question: Question, distance: float, tables: Tables, tick: Callable[[
         simulate(tables, chain.text, expected, k, question.sequences, sampler, tick) for k in question.ks
     ]
     points = tuple(
-        _point(question, chain, accepts, each, exact(warped, chain.text, each.k, sampler))
+        _beside_theory(question, chain, accepts, each, exact(warped, chain.text, each.k, sampler))
         for each in simulated
     )
     return World(
@@ -222,10 +220,9 @@ def _world(question: Question, distance: float, tables: Tables, tick: Callable[[
     )
 
 
-def _point(
+def _beside_theory(
     question: Question, chain: Chain, accepts: float | None, simulated: Simulated, enumerated: Exact | None
 ) -> Point:
-    """Return what one K gave, beside what theory says."""
     sampler, k = question.sampler, simulated.k
     right = sampler.fault is None and sampler.rule.name == MODIFIED_REJECTION
     formula = None if accepts is None else expected_tokens(accepts, k)

@@ -39,13 +39,12 @@ def facts(question: Question, worlds: Sequence[World]) -> dict[str, Any]:
         "fault": sampler.fault,
         "tree": None if sampler.tree is None else str(sampler.tree),
         "siblings": None if sampler.tree is None else sampler.siblings,
-        "worlds": [_world(question, world) for world in worlds],
+        "worlds": [_world_facts(question, world) for world in worlds],
     }
     return plain(about)
 
 
-def _world(question: Question, world: World) -> dict[str, Any]:
-    """Return one world as JSON."""
+def _world_facts(question: Question, world: World) -> dict[str, Any]:
     return {
         "classes": world.classes,
         "contexts": world.contexts,
@@ -185,7 +184,7 @@ def sentences(question: Question, world: World) -> list[str]:
     drawn = interval(by_k[best_k].speedup, "x") if best_k else "1x, ArS"
     if world.accepts is None or planned is None:
         best = f"Best K: {best_k} simulated ({drawn}); tokens are judged together, which no formula covers."
-        return [best, *_enumerated(world), law_sentence(question, world.law)]
+        return [best, *_enumerated_sentences(world), law_sentence(question, world.law)]
     formula = by_k[planned].formula if planned else None
     theory = "1x, ArS" if formula is None else f"{formula / by_k[planned].cost:.2f}x"
     lines = [f"Best K: {planned} by the formula ({theory}), {best_k} simulated ({drawn})."]
@@ -197,11 +196,10 @@ def sentences(question: Question, world: World) -> list[str]:
     if world.formula_fits is not None:
         exact = "" if world.exact_fits is None else f", the exact law with p = {world.exact_fits:.2g}"
         lines.append(f"All K together: the formula fits with p = {world.formula_fits:.2g}{exact}.")
-    return [*lines, *_enumerated(world), law_sentence(question, world.law)]
+    return [*lines, *_enumerated_sentences(world), law_sentence(question, world.law)]
 
 
-def _enumerated(world: World) -> Iterator[str]:
-    """Return the exact values of every loop, by K."""
+def _enumerated_sentences(world: World) -> Iterator[str]:
     for point in world.points:
         if point.enumerated is not None:
             length, share, apart = point.enumerated
@@ -277,7 +275,9 @@ def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
     loop.set_title("Loop time")
     loop.set_ylabel("time (target steps)")
     loop.plot(ks, [1.0 + k * question.cost for k in ks], color=style.INK, marker="o", markersize=3.8)
-    return _finished("figure1", "Figure 1 of Chen et al. 2023, simulated", _FIGURE1, figure, ks, worlds)
+    return _with_axes_and_legend(
+        "figure1", "Figure 1 of Chen et al. 2023, simulated", _FIGURE1, figure, ks, worlds
+    )
 
 
 def _speedup(question: Question, worlds: Sequence[World]) -> Drawing:
@@ -285,7 +285,9 @@ def _speedup(question: Question, worlds: Sequence[World]) -> Drawing:
     gain.axhline(1.0, color=style.FAINT, linewidth=0.9)
     _lengths(tokens, worlds, "Tokens per loop", "tokens per loop", lambda point: 1.0)
     _lengths(gain, worlds, "Speedup, with the chosen c", "speedup (x)", lambda point: point.cost)
-    return _finished("simulation", "Theory against simulation", _SPEEDUP, figure, question.ks, worlds)
+    return _with_axes_and_legend(
+        "simulation", "Theory against simulation", _SPEEDUP, figure, question.ks, worlds
+    )
 
 
 def _lengths(
@@ -318,10 +320,9 @@ def _line(axes: Axes, worlds: Sequence[World], index: int, values: Sequence[floa
         axes.plot(*zip(*points, strict=True), color=style.look(index)["color"], linestyle=dash, linewidth=1.2)
 
 
-def _finished(
+def _with_axes_and_legend(
     name: str, title: str, caption: str, figure: Any, ks: Sequence[int], worlds: Sequence[World]
 ) -> Drawing:
-    """Return the figure with its axes along K, and with a legend."""
     for axes in figure.axes:
         style.over_k(axes, ks)
         axes.set_ylim(bottom=0)

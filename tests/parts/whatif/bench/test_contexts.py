@@ -15,6 +15,7 @@ from transformers import LlamaConfig
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import SamplingParams
+from spsbench.models import memory
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import random_model
 from spsbench.parts.whatif.bench import BenchConfig, forwards
@@ -234,19 +235,19 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch: pytest.Monk
     tokens = 1 << 20
     caches = 2 * 2 * tokens * (2 * 2 * 2 * 16 * 4)
     needed = (2 << 20) + caches + 4 * 2 * tokens * 32
-    monkeypatch.setattr(bench_study, "available_bytes", lambda device: needed)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: needed)
     require_context_room(held, tokens, tokens, CPU, whole=False)
-    monkeypatch.setattr(bench_study, "available_bytes", lambda device: needed - 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: needed - 1)
     with pytest.raises(UsageError, match=r"the models need 2.25 GiB .* cpu has 2.25 GiB free") as refused:
         require_context_room(held, tokens, tokens, CPU, whole=False)
     assert refused.value.flag == "--context"
-    monkeypatch.setattr(bench_study, "available_bytes", lambda device: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: None)
     require_context_room(held, tokens, tokens, CPU, whole=False)
 
 
 def test_a_context_read_at_once_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [Held(SHAPE, 0, 4)]
-    monkeypatch.setattr(bench_study, "available_bytes", lambda device: 10 << 30)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 10 << 30)
     require_context_room(held, 60_000, 60_000, CPU, whole=False)
     with pytest.raises(UsageError, match=r"attention 26.8"):
         require_context_room(held, 60_000, 60_000, CPU, whole=True)

@@ -35,8 +35,8 @@ def test_a_token_is_accepted_if_its_uniform_number_is_below_alpha() -> None:
 def test_positions_have_their_own_probabilities_and_the_last_one_continues() -> None:
     acceptance = SyntheticAcceptance([0.9, 0.5])
     assert [acceptance.at(i) for i in range(4)] == [0.9, 0.5, 0.5, 0.5]
-    assert acceptance.expected_tokens(3) == pytest.approx(1 + 0.9 + 0.45 + 0.225)
-    assert SyntheticAcceptance([0.8]).expected_tokens(4) == pytest.approx(expected_tokens(0.8, 4))
+    assert acceptance.tokens_per_loop(3) == pytest.approx(1 + 0.9 + 0.45 + 0.225)
+    assert SyntheticAcceptance([0.8]).tokens_per_loop(4) == pytest.approx(expected_tokens(0.8, 4))
 
 
 @pytest.mark.thorough_but("0.6")
@@ -55,7 +55,7 @@ def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> N
 def test_rounds_that_others_disturbed_count_neither_as_tokens_nor_as_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spsbench.parts.whatif.bench.forced.least_disturbed", lambda lost: [0, 2])
+    monkeypatch.setattr("spsbench.parts.whatif.bench.turns.least_disturbed", lambda lost: [0, 2])
     plain, sure = measure_forced(
         {k: engine(k, 1.0) for k in (0, 1)}, (0, 1), SamplingParams(), tokens=200, rounds=4
     )

@@ -67,7 +67,7 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any
 def test_a_variable_of_the_template_is_that_of_the_texts_and_of_what_is_advised() -> None:
     nothing: dict[str, Any] = {field.name: None for field in fields(advise.AdviseOptions)}
     wanted = advise.AdviseOptions(**nothing | {"task": "xsum", "template_arg": ["thinking=false", "depth=2"]})
-    assert advise._config(wanted).template_args == {"thinking": False, "depth": 2}
+    assert advise._ars_alone(wanted).template_args == {"thinking": False, "depth": 2}
     use = SimpleNamespace(candidate=SimpleNamespace(forecast=SimpleNamespace(cell=SimpleNamespace())))
     use.candidate.forecast.cell = SimpleNamespace(draft="", drafter="model", rule="block", k=4)
     words = str(advise._command(wanted, torch.device("cpu"), cast(Any, use)))

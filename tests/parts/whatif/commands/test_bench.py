@@ -122,8 +122,7 @@ def test_times_that_others_disturbed_are_said_to_be_untrusted(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: tuple[str, ...]
 ) -> None:
     """Between the times and what follows from them, of which there is no verdict."""
-    for module in ("forwards", "forced"):
-        monkeypatch.setattr(f"spsbench.parts.whatif.bench.{module}.watch", lambda: lambda: 0.31)
+    monkeypatch.setattr("spsbench.parts.whatif.bench.turns.watch", lambda: lambda: 0.31)
     asked = ("bench", "--seconds", "0.1", "--threads", "1", "--k", "2", "--context", *wanted)
     shown = cli(*asked)
     assert shown.code == 0, shown.err
