@@ -30,6 +30,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import HeadChain
 from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
+from spsbench.models.packed import pack_layers
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
@@ -256,6 +257,7 @@ class MtpModule(nn.Module):
         self._scale, self._softcap = _logit_scale(text_config(target.config))
         self._vocab_size = target.vocab_size
         self.to(target.device).eval().requires_grad_(False)
+        pack_layers(self.body, width)
 
     def run(self, tokens: Tensor, states: Tensor, cache: RewindCache, **placed: Tensor) -> Tensor:
         """Append entries of tokens [n] after states [n, hidden]; return [n, hidden] before the final norm."""

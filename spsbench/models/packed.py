@@ -43,18 +43,21 @@ class PackedLinear(nn.Linear):
         return plain
 
 
-def pack_layers(model: Any) -> int:
+def pack_layers(model: Any, width: int | None = None) -> int:
     """Lay the linear layers of a model in bfloat16 on a CPU out for oneDNN; return how many.
 
-    A short forward before and after has to give the same logits; of a model that reads its layers' weights by
-    itself, or on a processor without the instructions, all stay as they were.
+    A short forward before and after has to give the same logits, or states; of a model that reads its layers'
+    weights by itself, or on a processor without the instructions, all stay as they were.
+
+    Args:
+        width: of the states that a drafter's body reads instead of ids; it has no output head.
     """
     parts = [*_packable(model)]
-    if not parts or (before := _logits(model)) is None:
+    if not parts or (before := _outputs(model, width)) is None:
         return 0
     for part in parts:
         _replace(part, PackedLinear, torch.ops.mkldnn._reorder_linear_weight(part.weight.detach(), 1))
-    after = _logits(model)
+    after = _outputs(model, width)
     if after is not None and bool(((after - before).abs() <= _ROUNDING * before.abs().max()).all()):
         return len(parts)
     for part in parts:
@@ -94,10 +97,14 @@ def _replace(part: nn.Linear, kind: type[nn.Linear], weight: Tensor) -> None:
 
 
 @torch.no_grad()
-def _logits(model: Any) -> Tensor | None:
-    """[3, V] of a few tokens in float32; None of a model that takes more than ids, or whose layers fail."""
+def _outputs(model: Any, width: int | None) -> Tensor | None:
+    """[3, V] of a few tokens in float32, of a body its states; None where that fails, or needs more."""
     try:
-        logits: Tensor = model(torch.arange(1, 1 + _TOKENS)[None], use_cache=False).logits[0].float()
+        if width is None:
+            outputs: Tensor = model(torch.arange(1, 1 + _TOKENS)[None], use_cache=False).logits[0]
+        else:
+            waves = torch.arange(_TOKENS * width).view(1, _TOKENS, width).sin().to(torch.bfloat16)
+            outputs = model(inputs_embeds=waves, use_cache=False).last_hidden_state[0]
     except Exception:  # whatever it is, what runs stays what it was
         return None
-    return logits
+    return outputs.float()
