@@ -44,6 +44,11 @@ VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS = (
 
 _COMPARED = ("deepseek_v3", "glm4_moe", "glm_ocr", "qwen3_next", "qwen3_5", "step3", "mimo_v2")
 """Targets whose modules were read in the code of vLLM, SGLang and llama.cpp."""
+_ERNIE, _LONGCAT, _NEMOTRON = "ernie4_5_moe", "longcat_flash", "nemotron_h"
+_APART = (_ERNIE, _LONGCAT, _NEMOTRON)
+_UNNORMED = (
+    "its state goes to the head without the target's final norm, and a prompt's first entry has no token"
+)
 _VLLM_BEFORE_NORM = ("glm4_moe", "glm_ocr", "step3")
 _HAVE_MTP_LAYERS = ("bailing_hybrid", "deepseek_v3", "glm4_moe", "inkling", "mellum", "step3p7")
 _NESTED = "eagle_config"
@@ -232,6 +237,8 @@ def _of_modules(draft: TrainedDraft) -> Iterator[Served]:
         yield _served(VLLM, draft, {"recycle": before}, says, is_ours=not is_one)
         for engine in (SGLANG, LLAMA_CPP):
             yield _served(engine, draft, {}, [], is_ours=True)
+    if model in _APART:
+        yield from _of_modules_apart(draft, model, modules)
     if not model.startswith(_HAVE_MTP_LAYERS):
         yield Served(TRANSFORMERS, False, f"{model} has no num_mtp_layers there: modules are not loaded")
         return
@@ -241,6 +248,27 @@ def _of_modules(draft: TrainedDraft) -> Iterator[Served]:
     if draft.extra["own_heads"] and model.startswith("step"):
         says.append("the target's head in place of each module's own")
     yield _served(TRANSFORMERS, draft, reading, says, is_ours=len(says) < 3)
+
+
+def _of_modules_apart(draft: TrainedDraft, model: str, modules: int) -> Iterator[Served]:
+    """Of targets whose modules each engine reads by code of their own."""
+    if model == _ERNIE:
+        halves = f"{_UNNORMED}; its attention rotates halves where the target's rotates pairs"
+        yield _served(VLLM, draft, {}, [halves], is_ours=False)
+        yield _served(SGLANG, draft, {}, [_UNNORMED], is_ours=False)
+        yield Served(LLAMA_CPP, False, "its converter leaves the modules out")
+    elif model == _LONGCAT:
+        for engine in (VLLM, SGLANG):
+            yield _served(engine, draft, {}, [], is_ours=True)
+        yield from _none(LLAMA_CPP)
+    elif modules > 1:
+        for engine in (VLLM, SGLANG, LLAMA_CPP):
+            yield Served(engine, False, f"it reads one module, and these are {modules}")
+    else:
+        for engine in (VLLM, SGLANG):
+            yield _served(engine, draft, {}, [], is_ours=True)
+        mean = "the module's final norm subtracts the mean"
+        yield _served(LLAMA_CPP, draft, {}, [mean], is_ours=False)
 
 
 def _of_assistant(draft: TrainedDraft) -> Iterator[Served]:

@@ -7,7 +7,7 @@ from transformers import PretrainedConfig
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import AUTHORS, MTP, POST, PRE, SPECULATORS
-from spsbench.models.mtp import PROMISES, NoModules, find_modules
+from spsbench.models.mtp import LONGCAT, PROMISES, NoModules, find_modules
 from spsbench.models.published import Published
 from spsbench.models.speculators import LAYER, TYPE, verifier_of
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft
@@ -31,6 +31,10 @@ def describe_modules(published: Published) -> TrainedDraft | None:
         return None
     if isinstance(kinds := text.get("layers_block_type"), list):  # Nemotron-H's need not say how many
         text = text | {"num_hidden_layers": len(kinds)}
+    if (
+        text["model_type"] == LONGCAT and type(text.get("num_layers")) is int
+    ):  # each of them has two attentions
+        text = {"num_hidden_layers": 2 * text["num_layers"]} | text
     if not is_apart and any(type(text.get(field)) is not int for field in _SIZES):
         return None  # a head's folder may say less of its target
     _, hidden, vocab_size = (published.number(field, text) for field in _SIZES)

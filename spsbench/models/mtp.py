@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -29,7 +30,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import HeadChain
 from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
-from spsbench.models.packed import stored_weight
+from spsbench.models.packed import pack_layers, stored_weight
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
@@ -71,20 +72,43 @@ class MtpLayout:
 
 
 _PARTS = {
-    "embedding_norm": ("enorm", "token_layernorm", "embed_norm", "pre_fc_norm_embedding"),
-    "hidden_norm": ("hnorm", "hidden_layernorm", "hidden_norm", "pre_fc_norm_hidden"),
+    "embedding_norm": ("enorm", "token_layernorm", "embed_norm", "pre_fc_norm_embedding", "enorm.m"),
+    "hidden_norm": ("hnorm", "hidden_layernorm", "hidden_norm", "pre_fc_norm_hidden", "hnorm.m"),
     "projection": ("eh_proj", "input_proj", "fc"),
     "final_norm": ("shared_head.norm", "final_layernorm", "norm", "chain_norm"),
 }
 """What each writer calls a part; ``.weight`` follows."""
 
+_ERNIE = r"((?:model\.)?)mtp_block\.(\d+)\.$"
+_OF_ERNIE = {
+    "embedding_norm": "mtp_emb_norm.{}.",
+    "hidden_norm": "mtp_hidden_norm.{}.",
+    "projection": "mtp_linear_proj.{}.",
+    "final_norm": "norm.",
+}
+"""Ernie 4.5's parts beside ``mtp_block``, numbers behind their names. The final norm is the target's own."""
+
 _HEADS = ("shared_head.head.weight", "shared_head.output.weight")
 PROMISES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 
-_NUMBERED = (r"(?:model\.)?mtp_layers\.", r"model\.mtp\.layers\.", r"(?:language_model\.)?mtp\.layers\.")
+_NUMBERED = (
+    r"(?:model\.)?mtp_layers\.",
+    r"model\.mtp\.layers\.",
+    r"(?:language_model\.)?mtp\.layers\.",
+    r"(?:model\.)?mtp_block\.",
+)
 """What stands before a module's number where it is not one behind the model's own layers."""
 
 _STATE_FIRST = ("mimo", "inkling")
+
+LONGCAT = "longcat_flash"
+_OF_ATTENTION = (
+    *("hidden_size", "num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank"),
+    *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "attention_bias", "rope_parameters"),
+    *("hidden_act", "rms_norm_eps", "max_position_embeddings"),
+)
+_RANKS = {"q_a_layernorm.weight": "q_lora_rank", "kv_a_layernorm.weight": "kv_lora_rank"}
+"""The norms of latents, and how wide each is."""
 
 
 class NoModules(Exception):
@@ -148,10 +172,9 @@ def _part(stored: Checkpoint, part: str, prefix: str) -> str | None:
     return next((name for name in nearby if name in stored), None)
 
 
-def _module(stored: Checkpoint, prefixes: Sequence[str]) -> ModuleNames:
-    """Return one module's tensors; what Qwen's and Mellum's share stands a level above ``mtp.layers.0``."""
+def _parts(stored: Checkpoint, prefixes: Sequence[str], above: str) -> dict[str, str]:
+    """Return the names of a module's norms and product; what Qwen's and Mellum's share stands ``above``."""
     first, last = prefixes[0], prefixes[-1]
-    above = re.sub(r"layers\.\d+\.$", "", first) if "mtp" in first else first
     parts = {}
     for part, choices in _PARTS.items():
         prefix = last if part == "final_norm" else first
@@ -161,21 +184,42 @@ def _module(stored: Checkpoint, prefixes: Sequence[str]) -> ModuleNames:
             lacking = f"{prefix}{choices[0]}.weight"
             raise NoModules(f"its files have no {lacking}, which its module {first.rstrip('.')} needs")
         parts[part] = name
+    return parts
+
+
+def _parts_of_ernie(stored: Checkpoint, before: str, number: str) -> dict[str, str]:
+    parts = {}
+    for part, name in _OF_ERNIE.items():
+        prefix = f"{before}{name.format(number)}"
+        parts[part] = f"{prefix}weight"
+        if parts[part] not in stored:
+            raise NoModules(
+                f"its files have no {parts[part]}, which its module {before}mtp_block.{number} needs"
+            )
+        own = (other for other in sorted(stored.tensors) if other.startswith(prefix))
+        if (other := next((other for other in own if other != parts[part]), None)) is not None:
+            raise NoModules(f"{other} is not read here")
+    return parts
+
+
+def _module(stored: Checkpoint, prefixes: Sequence[str]) -> ModuleNames:
+    """Return one module's tensors."""
+    first = prefixes[0]
+    above = re.sub(r"layers\.\d+\.$", "", first) if "mtp" in first else first
+    if (ernie := re.match(_ERNIE, first)) is not None:
+        parts = _parts_of_ernie(stored, ernie[1], ernie[2])
+    else:
+        parts = _parts(stored, prefixes, above)
     names = [{name for name in stored.tensors if name.startswith(prefix)} for prefix in prefixes]
     head = next((name for name in sorted(names[-1]) if name.endswith(_HEADS)), "")
-    embedding = f"{first}embed_tokens.weight"
+    tables = (f"{prefix}embed_tokens.weight" for prefix in (first, above))
+    embedding = next((name for name in tables if name in stored), "")
     layer = {}
     for number, (prefix, own) in enumerate(zip(prefixes, names, strict=True)):
         for name in sorted(own - {*parts.values(), head, embedding}):
-            inner = name[len(prefix) :].removeprefix("transformer.").removeprefix("transformer_block.")
+            inner = re.sub(r"^(?:transformer|transformer_block|transformer_layer)\.", "", name[len(prefix) :])
             layer[f"model.layers.{number}.{inner}"] = name
-    return ModuleNames(
-        **parts,
-        layer=layer,
-        layers=len(prefixes),
-        head=head,
-        embedding=embedding if embedding in stored else "",
-    )
+    return ModuleNames(**parts, layer=layer, layers=len(prefixes), head=head, embedding=embedding)
 
 
 class MtpModule(nn.Module):
@@ -213,6 +257,7 @@ class MtpModule(nn.Module):
         self._scale, self._softcap = _logit_scale(text_config(target.config))
         self._vocab_size = target.vocab_size
         self.to(target.device).eval().requires_grad_(False)
+        pack_layers(self.body, width)
 
     def run(self, tokens: Tensor, states: Tensor, cache: RewindCache, **placed: Tensor) -> Tensor:
         """Append entries of tokens [n] after states [n, hidden]; return [n, hidden] before the final norm."""
@@ -287,7 +332,10 @@ def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
         NoModules: the configuration tells of other layers than the files hold.
     """
     text = text_config(config)
-    told = text.get_mtp_config() if getattr(text, "num_mtp_layers", None) else copy.deepcopy(text)
+    if text.model_type == LONGCAT:
+        told = _of_one_attention(text)
+    else:
+        told = text.get_mtp_config() if getattr(text, "num_mtp_layers", None) else copy.deepcopy(text)
     sparse = any(".experts." in name for name in names.layer)
     types = getattr(told, "layer_types", None)
     if (pattern := getattr(told, "mtp_layers_block_type", None)) is not None:
@@ -302,6 +350,8 @@ def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
         told.mlp_layer_types = ["sparse" if sparse else "dense"]
     if hasattr(told, "first_k_dense_replace"):
         told.first_k_dense_replace = int(not sparse)
+    if hasattr(told, "moe_layer_start_index"):
+        told.moe_layer_start_index, told.moe_layer_end_index, told.moe_layer_interval = int(not sparse), 0, 1
     if hasattr(told, "mlp_only_layers"):
         told.mlp_only_layers = [] if sparse else [0]
     if hasattr(told, "decoder_sparse_step"):
@@ -312,6 +362,27 @@ def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
     return told
 
 
+def _of_one_attention(text: Any) -> Any:
+    """Return the configuration of LongCat-Flash's module.
+
+    A layer of that target is two attentions, two products and experts. Its module is one attention and one
+    product, as DeepSeek-V3's dense layers are, but for ``_latent``.
+    """
+    from transformers import DeepseekV3Config
+
+    return DeepseekV3Config(
+        intermediate_size=text.ffn_hidden_size, **{name: getattr(text, name) for name in _OF_ATTENTION}
+    )
+
+
+def _latent(text: Any, name: str, gains: Any) -> Any:
+    """Return gains of a norm; of LongCat-Flash's latents with the factor that the target puts behind it."""
+    rank = next((rank for norm, rank in _RANKS.items() if name.endswith(f".{norm}")), None)
+    if rank is None or text.model_type != LONGCAT:
+        return gains
+    return gains * np.float32((text.hidden_size / getattr(text, rank)) ** 0.5)
+
+
 def _attention(types: list[str]) -> str:
     """Return the kind of a module's layer where no configuration says it: full attention, if there is any."""
     return "full_attention" if "full_attention" in types else types[-1]
@@ -319,8 +390,11 @@ def _attention(types: list[str]) -> str:
 
 def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) -> Any:
     """Build the layer and its final norm, by transformers' own reading of the architecture's files."""
-    state = {inner: torch.from_numpy(_read(stored, name)) for inner, name in names.layer.items()}
-    width = text_config(target.config).hidden_size
+    text = text_config(target.config)
+    state = {
+        inner: torch.from_numpy(_latent(text, name, _read(stored, name)))
+        for inner, name in names.layer.items()
+    }
     empty = skeleton(config)
     kind, body = type(empty), body_of(empty)
     named = {id(part): name for name, part in empty.named_parameters()}
@@ -328,7 +402,7 @@ def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) 
         _read(stored, names.final_norm)
     )
     for table in (empty.get_input_embeddings(), head_of(empty)):
-        state[named[id(table.weight)]] = torch.zeros(1, width)
+        state[named[id(table.weight)]] = torch.zeros(1, text.hidden_size)
     with _unreported():
         built, told = kind.from_pretrained(
             None, config=config, state_dict=state, dtype=target.dtype, output_loading_info=True
@@ -339,9 +413,9 @@ def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) 
         raise NoModules(f"of its module {prefix} the files lack {lacking[0]}, or it has another shape")
     if told["unexpected_keys"]:
         extra = names.layer.get(min(told["unexpected_keys"]), min(told["unexpected_keys"]))
-        raise NoModules(f"{extra} is no part of a layer of {config.model_type}")
+        raise NoModules(f"{extra} is no part of a layer of {text.model_type}")
     if not isinstance(cache_of(built), RewindCache):
-        raise NoModules(f"layers of {config.model_type} keep more than keys and values")
+        raise NoModules(f"layers of {text.model_type} keep more than keys and values")
     return built.get_decoder()
 
 

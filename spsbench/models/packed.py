@@ -90,15 +90,18 @@ def stored_weight(layer: nn.Linear) -> Tensor:
     return weight
 
 
-def pack_layers(model: Any) -> int:
+def pack_layers(model: Any, width: int | None = None) -> int:
     """Lay the linear layers of a model in bfloat16 on a CPU out for oneDNN; return how many.
 
-    A short forward before and after has to give the same logits; of a model that reads its layers' weights by
-    itself, or on a processor without the instructions, all stay as they were.
+    A short forward before and after has to give the same logits, or states; of a model that reads its layers'
+    weights by itself, or on a processor without the instructions, all stay as they were.
+
+    Args:
+        width: of the states that a drafter's body reads instead of ids; it has no output head.
     """
     layers = [*_packable(model)]
     with _inputs_of(layers) as inputs:
-        before = _logits(model) if layers else None
+        before = _outputs(model, width) if layers else None
     if before is None:
         return 0
     body = [[layer] for layer in layers if layer is not head_of(model)]
@@ -106,7 +109,7 @@ def pack_layers(model: Any) -> int:
     for groups in (_groups(model, layers, inputs), body):
         for group in groups:
             _pack(group, embedding)
-        after = _logits(model)
+        after = _outputs(model, width)
         if after is not None and bool(((after - before).abs() <= _ROUNDING * before.abs().max()).all()):
             return sum(map(len, groups))
         for layer in itertools.chain.from_iterable(groups):
@@ -187,10 +190,14 @@ def _unpack(layer: nn.Linear) -> None:
 
 
 @torch.no_grad()
-def _logits(model: Any) -> Tensor | None:
-    """[3, V] of a few tokens in float32; None of a model that takes more than ids, or whose layers fail."""
+def _outputs(model: Any, width: int | None) -> Tensor | None:
+    """[3, V] of a few tokens in float32, of a body its states; None where that fails, or needs more."""
     try:
-        logits: Tensor = model(torch.arange(1, 1 + _TOKENS)[None], use_cache=False).logits[0].float()
+        if width is None:
+            outputs: Tensor = model(torch.arange(1, 1 + _TOKENS)[None], use_cache=False).logits[0]
+        else:
+            waves = torch.arange(_TOKENS * width).view(1, _TOKENS, width).sin().to(torch.bfloat16)
+            outputs = model(inputs_embeds=waves, use_cache=False).last_hidden_state[0]
     except Exception:  # whatever it is, what runs stays what it was
         return None
-    return logits
+    return outputs.float()

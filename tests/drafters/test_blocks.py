@@ -117,8 +117,9 @@ def text_of(many: Iterator[DecodedLoop], count: int) -> list[int]:
     return tokens[:count]
 
 
+APART = ["mtp-ernie4.5-moe", "mtp-longcat-flash"]
 HYBRIDS = ["mtp-qwen3.5", "mtp-qwen3-next", "mtp-nemotron-h"]
-NAMES = [*FOLDERS, "assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2", *HYBRIDS]
+NAMES = [*FOLDERS, "assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2", *APART, *HYBRIDS]
 
 
 @pytest.mark.thorough_but(
@@ -277,7 +278,8 @@ def case_in_float64(name: str, folder: Path, vocab_size: int) -> tuple[TorchLM, 
     return wide, spec
 
 
-OVER_TARGETS = ["assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2", "mtp-mellum", *HYBRIDS]
+OVER_TARGETS = ["assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2", "mtp-mellum"]
+OVER_TARGETS += APART + HYBRIDS
 LAWS = {"plain": PLAIN, "greedy": GREEDY, "nucleus": SamplingParams(top_p=0.8)}
 SIZES = [(law, *size) for law in LAWS for size in COUNTED] + [("greedy", 3, k) for k in range(4, 8)]
 
@@ -445,9 +447,9 @@ def test_a_module_of_several_layers_is_one_module(tmp_path: Path) -> None:
 def test_modules_whose_names_are_not_known_are_not_said_to_be_missing(tmp_path: Path) -> None:
     folder = save_with_mtp("nemotron-h", tmp_path / "t")
     config = loaded(folder).config
-    renamed(folder, lambda name: name.replace("mtp.layers.", "model.mtp_block."))
+    renamed(folder, lambda name: name.replace("mtp.layers.", "model.mtp_stack."))
     with pytest.raises(
-        NoModules, match=r"in a way that is not read here, as in model\.mtp_block\.0\.eh_proj\.weight"
+        NoModules, match=r"in a way that is not read here, as in model\.mtp_stack\.0\.eh_proj\.weight"
     ):
         find_modules(Checkpoint(folder), config)
 

@@ -170,6 +170,23 @@ def test_modules_of_a_target_are_described_from_its_files(tmp_path: Path) -> Non
     assert not others[TRANSFORMERS].loads
 
 
+def test_modules_that_engines_read_by_code_of_their_own(tmp_path: Path) -> None:
+    draft, ernie = of_modules(save_with_mtp("ernie4.5-moe", tmp_path / "ernie"))
+    assert draft.extra == {"modules": 1, "own_heads": 0, "apart": False}
+    assert "rotates halves" in ernie[VLLM].says
+    assert "without the target's final norm" in ernie[SGLANG].says
+    assert ernie[VLLM].options is ernie[SGLANG].options is None
+    assert not ernie[LLAMA_CPP].loads
+    draft, longcat = of_modules(save_with_mtp("longcat-flash", tmp_path / "longcat"))
+    assert (draft.kind, draft.target.name) == ("mtp", "longcat_flash")
+    assert longcat[VLLM].says == longcat[SGLANG].says == "as its writer does"
+    assert not longcat[LLAMA_CPP].loads
+    _, nemotron = of_modules(save_with_mtp("nemotron-h", tmp_path / "nemotron"))
+    assert nemotron[VLLM].says == "as its writer does"
+    assert "subtracts the mean" in nemotron[LLAMA_CPP].says
+    assert not any(engines[TRANSFORMERS].loads for engines in (ernie, longcat, nemotron))
+
+
 def test_a_target_without_modules_is_none_and_one_that_promises_them_is_named(tmp_path: Path) -> None:
     folder = save_with_mtp("glm4-moe", tmp_path / "t", modules=0)
     published = open_published(folder, FLAG)

@@ -6,17 +6,24 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from support.tiny_models import config_of, make, pair_of, save
+from support.tiny_mtp import save_with_mtp
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures import whole_model
 from benchmarks.tiny_types import tiny_config
-from spsbench.models import packed
+from spsbench.models import mtp, packed
+from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.loading import load
+from spsbench.models.mtp import find_modules
 from spsbench.models.packed import PackedLinear, pack_layers, stored_weight
+from spsbench.models.rewind import RewindCache
+from spsbench.models.torch_lm import TorchLM
 
 pytestmark = pytest.mark.skipif(not packed._has_kernels(), reason="the processor has no AVX-512")
 
@@ -185,3 +192,31 @@ def test_a_model_is_packed_when_it_is_loaded_in_bfloat16(tmp_path: Path) -> None
     }
     assert linears(by_dtype["bfloat16"].model, PackedLinear)  # type: ignore[attr-defined]
     assert not linears(by_dtype["float32"].model, PackedLinear)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_a_body_without_a_head_is_packed_by_its_states(kind: str) -> None:
+    """As a drafter's is, which reads states instead of ids: another width than its own leaves it plain."""
+    body = tiny(kind).get_decoder()
+    states = torch.randn(1, 4, body.config.hidden_size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    with torch.inference_mode():
+        before = body(inputs_embeds=states).last_hidden_state.float()
+        assert pack_layers(body, 2 * body.config.hidden_size) == 0
+        assert pack_layers(body, body.config.hidden_size) == len(linears(body, PackedLinear)) > 2
+        after = body(inputs_embeds=states).last_hidden_state.float()
+    torch.testing.assert_close(after, before, rtol=0, atol=float(before.abs().max()) / 32)
+
+
+def test_a_module_in_bfloat16_is_packed_and_predicts_as_the_plain_one(tmp_path: Path) -> None:
+    saved = save_with_mtp("glm4-moe", tmp_path / "t")
+    model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16).eval()
+    names, tokens = find_modules(Checkpoint(saved), model.config).modules[0], torch.tensor([5, 9, 4])
+    states = torch.randn(3, 32, generator=torch.Generator().manual_seed(1)).bfloat16()
+    found = []
+    for pack in (pack_layers, lambda *_: 0):
+        with patch.object(mtp, "pack_layers", pack):
+            module = mtp.MtpModule(Checkpoint(saved), names, 0, False, TorchLM(model))
+        with torch.inference_mode():
+            found.append(module.run(tokens, states, RewindCache()).float())
+        assert bool(linears(module, PackedLinear)) is (pack is pack_layers)
+    torch.testing.assert_close(*found, rtol=0, atol=float(found[1].abs().max()) / 32)

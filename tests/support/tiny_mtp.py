@@ -67,9 +67,23 @@ _NEMOTRON = {
     "chunk_size": 8,
 }
 
+_ERNIE = {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "pad_token_id": None}
+_LONGCAT = _LATENT | {
+    "head_dim": 8,
+    "num_layers": 1,
+    "num_key_value_heads": 4,
+    "ffn_hidden_size": 48,
+    "expert_ffn_hidden_size": 16,
+    "n_routed_experts": 4,
+    "zero_expert_num": 2,
+    "moe_topk": 2,
+}
+
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "deepseek-v3": ("DeepseekV3Config", _ROUTED | _LATENT | {"num_key_value_heads": 4}, "behind"),
+    "ernie4.5-moe": ("Ernie4_5_MoeConfig", _ERNIE, "ernie"),
     "glm4-moe": ("Glm4MoeConfig", _ROUTED | {"head_dim": 8}, "behind"),
+    "longcat-flash": ("LongcatFlashConfig", _LONGCAT, "longcat"),
     "mellum": ("MellumConfig", _MELLUM, "qwen"),
     "nemotron-h": ("NemotronHConfig", _NEMOTRON, "nemotron"),
     "qwen3.5": ("Qwen3_5TextConfig", _HYBRID, "qwen"),
@@ -81,7 +95,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
 def mtp_config(family: str, layers: int = 2, **changes: Any) -> Any:
     """A target's configuration; ``changes`` replace its sizes."""
     name, sizes, _ = FAMILIES[family]
-    return getattr(transformers, name)(**_SIZES | sizes | {"num_hidden_layers": layers} | changes)
+    given = _SIZES | sizes | {"num_hidden_layers": layers} | changes
+    if family == "longcat-flash":  # whose layers are counted by halves, and sizes have names of their own
+        others = ("num_hidden_layers", "intermediate_size", "moe_intermediate_size", "num_experts_per_tok")
+        given = {name: value for name, value in given.items() if name not in others}
+    return getattr(transformers, name)(**given)
 
 
 def save_with_mtp(
@@ -126,6 +144,20 @@ def module_tensors(family: str, config: Any, number: int, seed: int, scale: floa
             "shared_head.norm.weight": gains["norm"],
         }
         return {f"{prefix}{name}": part.contiguous() for name, part in (layer | own).items()}
+    if FAMILIES[family][2] == "ernie":
+        own = {"emb_norm": gains["enorm"], "hidden_norm": gains["hnorm"], "linear_proj": product}
+        block = {f"model.mtp_block.{number}.{name}": part.contiguous() for name, part in layer.items()}
+        return block | {f"model.mtp_{name}.{number}.weight": part for name, part in own.items()}
+    if FAMILIES[family][2] == "longcat":
+        own = {
+            "layers.0.enorm.m.weight": gains["enorm"],
+            "layers.0.hnorm.m.weight": gains["hnorm"],
+            "layers.0.eh_proj.weight": product,
+            "norm.weight": gains["norm"],
+            "embed_tokens.weight": noise(config.vocab_size, width),
+        }
+        own |= {f"layers.0.{name}": part.contiguous() for name, part in layer.items()}
+        return {f"model.mtp.{name}": part for name, part in own.items()}
     if FAMILIES[family][2] == "nemotron":
         count = len(config.mtp_layers_block_type)
         own = {
@@ -145,8 +177,15 @@ def module_tensors(family: str, config: Any, number: int, seed: int, scale: floa
 
 
 def _layer_tensors(config: Any, seed: int) -> dict[str, Tensor]:
-    """A sparse layer of a model's own kind, as its files have it; of Nemotron-H several, by number."""
+    """A layer of a model's own kind, as its files have it; of Nemotron-H several, by number.
+
+    A sparse one, but of Ernie and LongCat-Flash, whose modules are dense.
+    """
     told = copy.deepcopy(config)
+    if told.model_type == "longcat_flash":
+        return _half_a_layer(make(told, seed))
+    if told.model_type == "ernie4_5_moe":
+        told.moe_layer_start_index = told.moe_layer_end_index = 1
     told.vocab_size, told.num_hidden_layers, told.first_k_dense_replace = 8, 1, 0
     told.bos_token_id = told.eos_token_id = told.pad_token_id = None
     several = getattr(told, "mtp_layers_block_type", None)
@@ -160,6 +199,17 @@ def _layer_tensors(config: Any, seed: int) -> dict[str, Tensor]:
         tensors = load_file(Path(folder) / "model.safetensors")
     prefix = "backbone.layers." if several else "model.layers.0."
     return {name[len(prefix) :]: part for name, part in tensors.items() if name.startswith(prefix)}
+
+
+def _half_a_layer(model: Any) -> dict[str, Tensor]:
+    """One attention and one product of a layer of LongCat-Flash, which has two of each and experts."""
+    found = {}
+    for name, part in model.model.layers[0].state_dict().items():
+        whole, _, inner = name.partition(".0.")
+        if inner:
+            place = f"transformer_layer.mlp.{inner}" if whole == "mlps" else f"{whole}.{inner}"
+            found[place] = part.clone()
+    return {name: part for name, part in found.items() if "experts" not in name}
 
 
 def save_speculators_mtp(folder: Path, config: Any, target: str, seed: int = 3, scale: float = 0.3) -> Path:
