@@ -1,12 +1,13 @@
 """What layers cost whose weights oneDNN has laid out once, in bfloat16 on a CPU: in turns with plain ones.
 
-    python -m benchmarks.packed_layers [--rounds 16] [--threads 1] [smollm2|hybrid|experts ...]
+    python -m benchmarks.packed_layers [--rounds 16] [--threads 1] [smollm2|hybrid|experts|types ...]
 
 ``smollm2`` is the real model, ``hybrid`` a random one of Qwen3.5's shape (24 layers, 1,024 wide) and
 ``experts`` one of Qwen3-MoE's (8 of 64 experts): their times are **synthetic**. Printed are medians and
 minima of a forward of one row and of five behind a context of 128 tokens, as stored, packed and (one row) as
 transformers' ``generate`` takes a token of the stored one; the largest difference of a logit over the largest
-logit; and how many layers were packed in which time.
+logit; and how many layers were packed in which time. ``types`` counts tiny random models of every causal type
+of transformers by what was packed and whether the logits of nine tokens are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from benchmarks.architectures import whole_model
 from benchmarks.rollback import qwen
+from benchmarks.tiny_types import tiny_config
 from spsbench.models import TorchLM, quiet_libraries
-from spsbench.models.packed import pack_layers
+from spsbench.models.packed import PackedLinear, pack_layers
+from spsbench.models.packed_experts import PackedExperts
 
 CONTEXT, ROWS, TOKENS = 128, (1, 5), 8
 
@@ -93,6 +98,30 @@ def measure(name: str, rounds: int) -> list[str]:
     return [*lines, f"{count} layers packed in {taken_s:.2f} s"]
 
 
+@torch.inference_mode()
+def count_types() -> list[str]:
+    """Return a line of every outcome."""
+    found: dict[str, list[str]] = {}
+    ids = torch.arange(3, 12)[None]
+    for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        torch.manual_seed(0)
+        try:
+            model = whole_model(tiny_config(kind)).to(torch.bfloat16).eval()
+            before = model(ids, use_cache=False).logits
+        except Exception:  # of many types; it takes more than ids
+            found.setdefault("not built, or more than ids", []).append(kind)
+            continue
+        pack_layers(model)
+        parts = [*model.modules()]
+        products = {id(part.product) for part in parts if isinstance(part, PackedLinear)}
+        layers = sum(isinstance(part, PackedLinear) for part in parts)
+        what = "none" if not layers else "joined" if len(products) < layers else "alone"
+        what += " and experts" * any(isinstance(part, PackedExperts) for part in parts)
+        is_equal = torch.equal(model(ids, use_cache=False).logits, before)
+        found.setdefault(f"{what}, {'equal' if is_equal else 'another'} logits", []).append(kind)
+    return [f"{len(kinds)} {what}: {', '.join(kinds[:8])}" for what, kinds in sorted(found.items())]
+
+
 def _generated_s(model: Any, ids: torch.Tensor) -> float:
     """Return the seconds of some tokens behind the first, which the prompt costs."""
     stamps = []
@@ -111,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="*", help=", ".join(MODELS))
+    parser.add_argument("model", nargs="*", help=", ".join((*MODELS, "types")))
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -119,7 +148,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     print("| model | rows | stored, ms | packed | `generate` | packed over stored | difference |")
     for name in given.model or MODELS:
-        print("\n".join(measure(name, given.rounds)), flush=True)
+        print("\n".join(count_types() if name == "types" else measure(name, given.rounds)), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.models.body import head_of
+from spsbench.models.packed_experts import experts_in, pack_experts, unpack_experts
 
 _ROUNDING = 2.0**-5
 """Of the largest logit: above what another order of sums in bfloat16 moves one, below another model."""
@@ -91,7 +92,7 @@ def stored_weight(layer: nn.Linear) -> Tensor:
 
 
 def pack_layers(model: Any, width: int | None = None) -> int:
-    """Lay the linear layers of a model in bfloat16 on a CPU out for oneDNN; return how many.
+    """Lay the linear layers and experts of a model in bfloat16 on a CPU out for oneDNN; count the layers.
 
     A short forward before and after has to give the same logits, or states; of a model that reads its layers'
     weights by itself, or on a processor without the instructions, all stay as they were.
@@ -106,14 +107,18 @@ def pack_layers(model: Any, width: int | None = None) -> int:
         return 0
     body = [[layer] for layer in layers if layer is not head_of(model)]
     embedding = getattr(model.get_input_embeddings(), "weight", None)
-    for groups in (_groups(model, layers, inputs), body):
+    for groups, experts in ((_groups(model, layers, inputs), [*experts_in(model)]), (body, [])):
         for group in groups:
             _pack(group, embedding)
+        for each in experts:
+            pack_experts(each)
         after = _outputs(model, width)
         if after is not None and bool(((after - before).abs() <= _ROUNDING * before.abs().max()).all()):
             return sum(map(len, groups))
         for layer in itertools.chain.from_iterable(groups):
             _unpack(layer)
+        for each in experts:
+            unpack_experts(each)
     return 0
 
 

@@ -20,8 +20,10 @@ from benchmarks.tiny_types import tiny_config
 from spsbench.models import mtp, packed
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.loading import load
+from spsbench.models.memory import forward_bytes
 from spsbench.models.mtp import find_modules
 from spsbench.models.packed import PackedLinear, pack_layers, stored_weight
+from spsbench.models.packed_experts import PackedExperts
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
 
@@ -175,6 +177,41 @@ def test_a_copy_is_plain_and_may_be_cast() -> None:
     assert torch.equal(logits(twin), logits(plain))
     assert torch.equal(logits(twin.float()), logits(plain.float()))
     assert linears(model, PackedLinear), "the copy has changed the model"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "qwen3_moe",
+        "gpt_oss",  # transposed, with biases and a gate of its own
+        "nemotron_h",  # without a gate
+        "deepseek_v3",
+    ],
+)
+def test_experts_are_packed_one_by_one(kind: str) -> None:
+    model = tiny(kind)
+    plain = copy.deepcopy(model)
+    pack_layers(model)
+    packed = [part for part in model.modules() if isinstance(part, PackedExperts)]
+    assert packed
+    assert forward_bytes(model) == forward_bytes(plain)
+    before = logits(plain)
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
+    twin = copy.deepcopy(model)
+    assert not any(isinstance(part, PackedExperts) for part in twin.modules())
+    assert twin.state_dict().keys() == plain.state_dict().keys()
+    assert all(torch.equal(weight, twin.state_dict()[name]) for name, weight in plain.state_dict().items())
+    assert torch.equal(logits(twin.float()), logits(plain.float()))
+
+
+def test_experts_that_compute_otherwise_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PackedExperts.forward
+    monkeypatch.setattr(PackedExperts, "forward", lambda self, *given: 1.5 * right(self, *given))
+    model = tiny("qwen3_moe")
+    before = logits(model)
+    assert pack_layers(model) > 2, "its layers are packed alone"
+    assert not any(isinstance(part, PackedExperts) for part in model.modules())
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
 
 
 def test_an_expert_without_tokens_has_no_rows() -> None:
