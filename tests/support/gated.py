@@ -72,6 +72,7 @@ def function(asked: Load, fault: str | None = None) -> Function:
 
     def generate(prompt_ids: list[int], sampling: Wanted, seed: int | None) -> list[int]:
         how = Sampling(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+        how = Sampling(greedy=True) if sampling.temperature == 0 else how
         ask = Ask(prompt_ids, sampling.max_new_tokens, sampling.stop_ids, [], how, seed)
         return engine.generate(ask).output_ids
 

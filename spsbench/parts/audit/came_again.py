@@ -3,7 +3,8 @@
 An engine that keeps what it computed for a prompt may answer B, or A's second request, from a state that is
 not its own. Asked greedily, one token shows it: the target's row behind the engine's own text says which
 token is the most probable, and by how much. A stands in no other request, so that its first answer comes from
-nothing that was kept and is the control: only where every first answer is right is a later one judged.
+nothing that was kept and is the control: only where every first answer is right is a later one judged, and
+only where these could not as well be drawn, by an engine that does not hear that it is to be greedy.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ GREEDY: Final = SamplingParams(greedy=True)
 """How these requests are sampled, whatever the others are."""
 
 _FINE = 0.05  # logits by which a token may lie below the best, in float32
+_DRAWN = 1e-3  # chance of all right first answers at temperature 1, above which they show no greedy engine
 _LONGEST = 128  # tokens of a prompt: several blocks of most caches
 _LEAST = 4  # tokens of a prompt that has a beginning and an end
 _SHARED = 3 / 4  # of A, with which B begins
@@ -77,6 +79,7 @@ class CameAgain:
         self._slack = _FINE if exact else MOST
         self._known = set[tuple[int, ...]]()
         self._first, self._later = list[float](), list[float]()
+        self._chance = 1.0  # that a draw at temperature 1 is the best token wherever nothing is kept
 
     def add(self, ask: Ask, answer: Answer, logits: Tensor) -> None:
         """Add an answer with the target's logits [n, V] behind each of its tokens."""
@@ -88,6 +91,8 @@ class CameAgain:
         cut = _shared(prompt)
         known = any(prompt[:cut] == each[:cut] for each in self._known)
         (self._later if known else self._first).append(below)
+        if not known:
+            self._chance *= float(logits.log_softmax(-1).amax(-1).sum().exp())
         self._known.add(prompt)
 
     def finding(self) -> Finding:
@@ -96,6 +101,10 @@ class CameAgain:
         if max(self._first) > self._slack:
             return skipped(TEST, "Greedy requests that come first do not get the target's best tokens.")
         wrong = sum(below > self._slack for below in self._later)
+        if wrong and self._chance > _DRAWN:
+            return skipped(
+                TEST, "Greedy requests that come first may have been drawn: their texts are too certain."
+            )
         sentence = f"{len(self._later)} greedy requests that begin as an earlier one does are right"
         if wrong:
             sentence = (

@@ -12,7 +12,10 @@ from spsbench.parts.external.serving import until_stop
 
 @dataclass(frozen=True)
 class Wanted(Sampling):
-    """What a function is asked for: how tokens are drawn, and where the output ends."""
+    """What a function is asked for: how tokens are drawn, and where the output ends.
+
+    The temperature of a greedy request is 0.
+    """
 
     max_new_tokens: int = 0
     stop_ids: list[int] = field(default_factory=list)
@@ -42,7 +45,8 @@ class Inside:
         if hasattr(self.engine, "generate"):
             answer = self.engine.generate(ask)
         else:
-            wanted = Wanted(**vars(ask.sampling), max_new_tokens=ask.max_new_tokens, stop_ids=ask.stop_ids)
+            how = vars(ask.sampling) | ({"temperature": 0.0} if ask.sampling.greedy else {})
+            wanted = Wanted(**how, max_new_tokens=ask.max_new_tokens, stop_ids=ask.stop_ids)
             answer = self.engine(ask.prompt_ids, wanted, ask.seed)
         return (
             answer if isinstance(answer, Answer) else Answer(*until_stop([int(one) for one in answer], ask))

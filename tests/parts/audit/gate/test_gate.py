@@ -19,9 +19,11 @@ from support.gated import AMONG_OTHERS, PROMPTS
 from support.mini_server import MiniServer
 from support.tiny_engine import Folders, in_process, saved_pair
 
+from spsbench.base.protocol import Ask, Sampling
 from spsbench.cli.main import main
 from spsbench.parts.audit import engine_audit, repro  # noqa: F401 - the same
 from spsbench.parts.audit.gate.audits import DEFAULTS, options_of
+from spsbench.parts.audit.gate.inside import Inside, Wanted
 from tests.project.test_floors import HEAVY
 
 pytest_plugins = ["pytester"]
@@ -205,6 +207,21 @@ def test_options_are_those_of_the_command() -> None:
     assert options.in_flight == DEFAULTS["in_flight"]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "temperature"), [(Sampling(greedy=True), 0), (Sampling(temperature=0.7), 0.7)]
+)
+def test_a_function_is_asked_greedily_by_its_temperature(sampling: Sampling, temperature: float) -> None:
+    """Of the three that most engines take: one that reads no flag would draw at 1."""
+    heard = list[float]()
+
+    def generate(prompt_ids: list[int], wanted: Wanted, seed: int | None) -> list[int]:
+        heard.append(wanted.temperature)
+        return [5]
+
+    Inside("it", generate).generate(Ask([1, 2], 1, sampling=sampling))
+    assert heard == [temperature]
+
+
 @pytest.mark.thorough
 def test_the_callable_of_the_page_is_audited(pytester: pytest.Pytester) -> None:
     """With so few texts that nothing is clear: every setting is asked, and the answers are read."""
@@ -220,7 +237,8 @@ def test_the_callable_of_the_page_is_audited(pytester: pytest.Pytester) -> None:
                 self.engine = Served(Load(target, draft, k, threads=1), None)
 
             def generate(self, ids, most, stops, seed, **how):
-                return self.engine.generate(Ask(ids, most, stops, [], Sampling(**how), seed)).output_ids
+                sampling = Sampling(greedy=True) if how["temperature"] == 0 else Sampling(**how)
+                return self.engine.generate(Ask(ids, most, stops, [], sampling, seed)).output_ids
         """,
         test_page=block,
     )
