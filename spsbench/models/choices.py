@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
-_CHOICES = (torch.topk, Tensor.topk, torch.max, Tensor.max)
+_TOP_K, _MAXIMA = (torch.topk, Tensor.topk), (torch.max, Tensor.max)
+_ROUTED = 2
 _MASKED, _NOTHING = -1e30, -1
 """Which of the candidates that a mask left out a top-k names means nothing."""
 
@@ -42,8 +43,9 @@ class Turned(NamedTuple):
 class Choices(TorchFunctionMode):
     """Remembers the top-k of every layer in forwards of one sequence, token by token.
 
-    Routers and indices have no interface in common, but all of them take a top-k, or a maximum after the
-    other. Forwards that take none leave nothing here. Batches of one sequence.
+    Routers and indices have no interface in common, but all of them take a top-k, or (routers, of scores
+    [tokens, experts]) a maximum after the other. The maximum over keys that attention with sinks subtracts
+    chooses nothing. Forwards that take none leave nothing here. Batches of one sequence.
 
     Attributes:
         is_idle: whether a forward chose nothing: then no other does, and none has to be watched.
@@ -63,7 +65,8 @@ class Choices(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **kwargs or {})
-        if func in _CHOICES and isinstance(result, tuple) and result[1].ndim > 1:
+        is_choice = func in _TOP_K or (func in _MAXIMA and args[0].ndim == _ROUTED)
+        if is_choice and isinstance(result, tuple) and result[1].ndim > 1:
             values, indices = result
             chosen = indices.masked_fill(values < _MASKED, _NOTHING)
             self._calls.append(_Call(chosen, args[0].shape[-1]))

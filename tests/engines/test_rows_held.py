@@ -15,6 +15,8 @@ from support.planted import fault
 from support.rederived import Models
 from support.tiny_models import BOS, EOS, TOKENS, make_pair, make_seq2seq
 
+from benchmarks.architectures import whole_model
+from benchmarks.tiny_types import tiny_config
 from spsbench.base.records import Generation, Loop, Request, SamplingParams
 from spsbench.decode.clock import FakeClock
 from spsbench.engines import rows_held
@@ -266,6 +268,25 @@ def test_choices_compare_sets_and_know_an_index_by_its_keys() -> None:
     assert other.experts is not None
     assert other.experts.nonzero().flatten().tolist() == [5]
     assert Choices().turned(Choices()).either is None
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "mimo_v2_flash", "phimoe"])
+def test_the_maximum_that_attention_subtracts_chooses_nothing(kind: str) -> None:
+    """Of attention with sinks; PhiMoE's maxima choose experts."""
+    torch.manual_seed(0)
+    model = whole_model(tiny_config(kind)).eval()
+    ids, read = torch.arange(3, 11)[None], list[Choices]()
+    for blocks in ([8], [4, 4]):
+        choices, cache = Choices(), None
+        for block in ids.split(blocks, dim=1):
+            with torch.inference_mode(), choices:
+                cache = model(block, past_key_values=cache, use_cache=True).past_key_values
+            choices.forward_ended(block.shape[1])
+        read.append(choices)
+    turned = read[0].turned(read[1])
+    assert turned.keys is None
+    assert turned.experts is not None
+    assert not turned.experts.any()
 
 
 def test_a_text_of_an_encoder_decoder_is_read_in_the_blocks_of_its_loops() -> None:
