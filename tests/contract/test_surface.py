@@ -105,8 +105,8 @@ def test_what_an_engine_is_asked(
     engine = f"worker:{sys.executable} worker.py"
     small = ("--limit", "1", "--max-new-tokens", "4", "--k", "2")
     done = call("run", "xsum", *BRIEF, *small, "--engine", f"eager,{engine}", *ALONE)
-    heard = [json.loads(line) for line in Path("heard.jsonl").read_text().splitlines()]
     assert done.code == 0, done.err
+    heard = [json.loads(line) for line in Path("heard.jsonl").read_text().splitlines()]
     assert [(line["method"], sorted(line["params"] or ())) for line in heard] == snapshot
 
 
