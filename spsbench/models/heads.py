@@ -314,11 +314,11 @@ class _OutputHead:
             self._scale = 1.0
             return
         head = head_of(target.model)
-        weight = stored_weight(head)
-        if len(weight) == len(ids):
-            self._product, self.nbytes = head, weight.nbytes
+        if len(head.weight) == len(ids):
+            self._product, self.nbytes = head, head.weight.nbytes
         else:
             bias = None if getattr(head, "bias", None) is None else head.bias[ids]
+            weight = stored_weight(head)
             self._take(weight[:size] if len(ids) == size else weight[ids], bias)
         self._scale = 1.0 / float(getattr(text_config(target.config), "logits_scaling", 1.0))
 
