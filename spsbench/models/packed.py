@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.models.body import head_of
-from spsbench.models.packed_experts import experts_in, pack_experts, unpack_experts
+from spsbench.models.packed_experts import experts_in, laid_out, pack_experts, product, unpack_experts
 
 _ROUNDING = 2.0**-5
 """Of the largest logit: above what another order of sums in bfloat16 moves one, below another model."""
@@ -66,8 +66,7 @@ class _Product:
     """Weights [out of all, in] and biases [out of all] of layers that are given the same states."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        self.weight = nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(weight, 1), requires_grad=False)
+        self.weight = laid_out(torch.cat([layer.weight.detach() for layer in layers]))
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases) if biases else None
         self._last: tuple[Tensor, Tensor] | None = None
@@ -75,12 +74,9 @@ class _Product:
     def of(self, states: Tensor, is_last: bool) -> Tensor:
         """[..., out of all] of [..., in]: computed for the first layer and kept until the last."""
         last = self._last
-        if last is not None and last[0] is states:
-            product = last[1]
-        else:
-            product = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
-        self._last = None if is_last else (states, product)
-        return product
+        out = last[1] if last is not None and last[0] is states else product(states, self.weight, self.bias)
+        self._last = None if is_last else (states, out)
+        return out
 
 
 def stored_weight(layer: nn.Linear) -> Tensor:
@@ -179,14 +175,14 @@ def _groups(
 
 
 def _pack(layers: Sequence[nn.Linear], embedding: Tensor | None) -> None:
-    product, start = _Product(layers), 0
+    joined, start = _Product(layers), 0
     for layer in layers:
         layer.__class__ = PackedLinear
         assert isinstance(layer, PackedLinear)
-        layer.product, layer.is_last = product, layer is layers[-1]
+        layer.product, layer.is_last = joined, layer is layers[-1]
         layer.rows = slice(start, start := start + layer.out_features)
         if layer.weight is not embedding:
-            layer.weight = product.weight
+            layer.weight = joined.weight
 
 
 def _unpack(layer: nn.Linear) -> None:

@@ -28,8 +28,8 @@ class PackedExperts(nn.Module):
         def products(name: str, states: Tensor) -> Tensor:
             layers: Sequence[Tensor] = getattr(own, name)
             parts = zip(taken, torch.split(states, counts), strict=True)
-            product = torch.cat([_product(part, layers[expert]) for expert, part in parts])
-            return product + getattr(own, f"{name}_bias")[experts] if own.has_bias else product
+            states = torch.cat([product(part, layers[expert]) for expert, part in parts])
+            return states + getattr(own, f"{name}_bias")[experts] if own.has_bias else states
 
         gate_or_act: Callable[[Tensor], Tensor] = own._apply_gate if own.has_gate else own.act_fn
         states = products(_names(own)[0], hidden_states[order // per_token])
@@ -59,7 +59,7 @@ def pack_experts(experts: nn.Module) -> None:
     own: Any = experts
     for name in _names(experts):
         stored = getattr(experts, name).detach()
-        layers = [_laid_out(each.T if own.is_transposed else each) for each in stored]
+        layers = [laid_out(each.T if own.is_transposed else each) for each in stored]
         delattr(experts, name)
         setattr(experts, name, nn.ParameterList(layers))
     experts.__class__ = type(kind.__name__, (PackedExperts, kind), {})
@@ -98,11 +98,13 @@ def _is_packable(weight: Tensor | None) -> bool:
     return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 3
 
 
-def _laid_out(weight: Tensor) -> nn.Parameter:
+def laid_out(weight: Tensor) -> nn.Parameter:
+    """Return a weight [out, in] in oneDNN's layout."""
     rows = weight.contiguous()
     return nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(rows, 1), requires_grad=False)
 
 
-def _product(states: Tensor, weight: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, None, "none", [], "")
-    return product
+def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[..., out] of [..., in] by a weight that is laid out."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return out
