@@ -31,9 +31,7 @@ def describe_modules(published: Published) -> TrainedDraft | None:
         return None
     if isinstance(kinds := text.get("layers_block_type"), list):  # Nemotron-H's need not say how many
         text = text | {"num_hidden_layers": len(kinds)}
-    if (
-        text["model_type"] == LONGCAT and type(text.get("num_layers")) is int
-    ):  # each of them has two attentions
+    if text["model_type"] == LONGCAT and type(text.get("num_layers")) is int:  # two attentions each
         text = {"num_hidden_layers": 2 * text["num_layers"]} | text
     if not is_apart and any(type(text.get(field)) is not int for field in _SIZES):
         return None  # a head's folder may say less of its target
