@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # torch 2.13.0: _grouped_mm on a CPU multiplies for every expert, also for those that no token takes.
 #
-# transformers runs a mixture of experts by grouped products, "targeting only the active experts": one token
-# takes 8 of 64. On a CPU the operator is a loop of aten::mm over all groups, so that a layer costs 128
+# transformers runs a mixture of experts by grouped products, which need multiply only for experts that a token
+# takes, 8 of 64 here. On a CPU the operator is a loop of aten::mm over all groups, so that a layer costs 128
 # products for 16 that have rows; a layer whose experts are called one by one ("eager") has 16. The outputs are equal.
 # Seen 2026-11-29 on a CPU, random weights. Exits 0 while that is so.
 set -euo pipefail
