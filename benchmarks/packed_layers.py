@@ -1,13 +1,14 @@
-"""What layers cost whose weights oneDNN has laid out once, in bfloat16 on a CPU: in turns with plain ones.
+"""What layers laid out for oneDNN and grouped queries save in bfloat16 on a CPU: in turns with plain ones.
 
-    python -m benchmarks.packed_layers [--rounds 16] [--threads 1] [smollm2|hybrid|experts|types ...]
+    python -m benchmarks.packed_layers [--rounds 16] [--threads 1] [--context 128] [MODEL ...]
 
-``smollm2`` is the real model, ``hybrid`` a random one of Qwen3.5's shape (24 layers, 1,024 wide) and
-``experts`` one of Qwen3-MoE's (8 of 64 experts): their times are **synthetic**. Printed are medians and
-minima of a forward of one row and of five behind a context of 128 tokens, as stored, packed and (one row) as
-transformers' ``generate`` takes a token of the stored one; the largest difference of a logit over the largest
-logit; and how many layers were packed in which time. ``types`` counts tiny random models of every causal type
-of transformers by what was packed and whether the logits of nine tokens are equal bit for bit.
+A model is ``smollm2``, the real one; ``hybrid``, a random one of Qwen3.5's shape (24 layers, 1,024 wide);
+``experts``, a random one of Qwen3-MoE's (8 of 64 experts); their times are **synthetic**. Printed are medians
+and minima of a forward of one row and of five, as stored, packed, packed with grouped queries and (one row)
+as transformers' ``generate`` takes a token of the stored one, the ratios to the stored one with the largest
+difference of a logit over the largest logit; and how many layers were packed in which time. ``types`` counts
+tiny random models of every causal type of transformers by what was packed and whether the logits of nine
+tokens are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from benchmarks.architectures import whole_model
 from benchmarks.rollback import qwen
 from benchmarks.tiny_types import tiny_config
 from spsbench.models import TorchLM, quiet_libraries
+from spsbench.models.attention import group_queries
 from spsbench.models.packed import PackedLinear, pack_layers
 from spsbench.models.packed_experts import PackedExperts
 
-CONTEXT, ROWS, TOKENS = 128, (1, 5), 8
+ROWS, TOKENS = (1, 5), 8
 
 
 def smollm2() -> Any:
@@ -67,35 +69,46 @@ MODELS: dict[str, Callable[[], Any]] = {"smollm2": smollm2, "hybrid": hybrid, "e
 
 
 @torch.inference_mode()
-def measure(name: str, rounds: int) -> list[str]:
+def measure(name: str, rounds: int, context: int) -> list[str]:
     """Return the table's rows of a model."""
     stored = MODELS[name]().eval()
     packed = copy.deepcopy(stored)
     started = time.perf_counter()
     count = pack_layers(packed)
     taken_s = time.perf_counter() - started
-    ids = torch.arange(CONTEXT) % 500 + 3
-    models = {"stored": TorchLM(stored), "packed": TorchLM(packed)}
-    for model in models.values():
+    ids = torch.arange(context) % 500 + 3
+    plain, laid_out = TorchLM(stored), TorchLM(packed)
+    arms = {"stored": (plain, False), "packed": (laid_out, False), "grouped": (laid_out, True)}
+    for model in (plain, laid_out):
         model.score(ids, last=1)
     lines = []
     for rows in ROWS:
-        times: dict[str, list[float]] = {arm: [] for arm in (*models, "generate")}
+        times: dict[str, list[float]] = {arm: [] for arm in (*arms, "generate")}
         logits = {}
         for _ in range(rounds):
-            for arm, model in models.items():
+            for arm, (model, is_grouped) in arms.items():
+                have_queries_grouped(model.model, is_grouped)
                 started = time.perf_counter()
                 logits[arm] = model.score(ids[:rows], last=rows).float()
                 times[arm].append(time.perf_counter() - started)
-                model.rollback(CONTEXT)
+                model.rollback(context)
             if rows == 1:
                 times["generate"].append(_generated_s(stored, ids) / TOKENS)
-        apart = (logits["packed"] - logits["stored"]).abs().max() / logits["stored"].abs().max()
         cells = [_ms(times[arm]) if times[arm] else "" for arm in times]
-        ratio = statistics.median(times["packed"]) / statistics.median(times["stored"])
-        least = min(times["packed"]) / min(times["stored"])
-        lines.append(f"| {name} | {rows} | {' | '.join(cells)} | {ratio:.2f} ({least:.2f}) | {apart:.1e} |")
+        for arm in ("packed", "grouped"):
+            apart = (logits[arm] - logits["stored"]).abs().max() / logits["stored"].abs().max()
+            ratio = statistics.median(times[arm]) / statistics.median(times["stored"])
+            cells.append(f"{ratio:.2f} ({min(times[arm]) / min(times['stored']):.2f}), {apart:.1e}")
+        lines.append(f"| {name} | {rows} | {' | '.join(cells)} |")
     return [*lines, f"{count} layers packed in {taken_s:.2f} s"]
+
+
+def have_queries_grouped(model: Any, is_grouped: bool) -> None:
+    if is_grouped:
+        group_queries(model)
+    else:
+        for part in model.modules():
+            vars(part).pop("groups_queries", None)
 
 
 @torch.inference_mode()
@@ -143,12 +156,14 @@ def main() -> None:
     parser.add_argument("model", nargs="*", help=", ".join((*MODELS, "types")))
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--context", type=int, default=128, help="tokens")
     given = parser.parse_args()
     quiet_libraries()
     torch.set_num_threads(given.threads)
-    print("| model | rows | stored, ms | packed | `generate` | packed over stored | difference |")
+    print("| model | rows | stored, ms | packed | grouped | `generate` | packed over stored | grouped |")
     for name in given.model or MODELS:
-        print("\n".join(count_types() if name == "types" else measure(name, given.rounds)), flush=True)
+        lines = count_types() if name == "types" else measure(name, given.rounds, given.context)
+        print("\n".join(lines), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
 from spsbench.base.errors import UnavailableError, UsageError, first_line
+from spsbench.models.attention import group_queries
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.body import head_of
@@ -372,6 +373,7 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
         if not name.startswith("embed_tokens")
     }
     body.load_state_dict(state, strict=False)
+    group_queries(body)
     return body.to(target.device).eval()
 
 

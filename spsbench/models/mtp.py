@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from spsbench.decode.protocols import read_prompt
+from spsbench.models.attention import group_queries
 from spsbench.models.beam_lm import additive
 from spsbench.models.body import body_of, final_norm_in, head_of
 from spsbench.models.causal_lm import LAST, FeatureRows, HiddenStates, skeleton, text_config
@@ -258,6 +259,7 @@ class MtpModule(nn.Module):
         self._vocab_size = target.vocab_size
         self.to(target.device).eval().requires_grad_(False)
         pack_layers(self.body, width)
+        group_queries(self.body)
 
     def run(self, tokens: Tensor, states: Tensor, cache: RewindCache, **placed: Tensor) -> Tensor:
         """Append entries of tokens [n] after states [n, hidden]; return [n, hidden] before the final norm."""

@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 
 from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
+from spsbench.models.attention import group_queries
 from spsbench.models.body import body_of, final_norm_in, head_of
 from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, text_config
 from spsbench.models.choices import Choices, watching
@@ -84,6 +85,7 @@ class TorchLM(CausalLM):
         size = vocab_size or text_config(model.config).vocab_size
         super().__init__(model.config, size, model.device, model.dtype)
         self.model = model
+        group_queries(model)
         self.layers = text_config(model.config).num_hidden_layers
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.kv_bytes_per_token = kv_bytes_per_token(model)
