@@ -83,15 +83,10 @@ def _halve_logits(graph_file: Path, out: Path) -> None:
     import onnx
 
     model = onnx.load(str(graph_file), load_external_data=False)
+    unrounded, half = f"{_LOGITS}_float32", onnx.TensorProto.FLOAT16
     for node in model.graph.node:
-        for place, name in enumerate(node.output):
-            if name == _LOGITS:
-                node.output[place] = f"{_LOGITS}_float32"
-    half = onnx.TensorProto.FLOAT16
-    cast = onnx.helper.make_node(
-        "Cast", [f"{_LOGITS}_float32"], [_LOGITS], name=f"{_LOGITS}_float16", to=half
-    )
-    model.graph.node.append(cast)
+        node.output[:] = [unrounded if name == _LOGITS else name for name in node.output]
+    model.graph.node.append(onnx.helper.make_node("Cast", [unrounded], [_LOGITS], to=half))
     next(each for each in model.graph.output if each.name == _LOGITS).type.tensor_type.elem_type = half
     onnx.save(model, str(out))
 
