@@ -97,6 +97,7 @@ class OnnxRuntimeGenAI:
         if self._load.speculation == LOOKUP:
             rule = LOOKUP_RULE
         if self._load.speculation == MTP:
+            rule = f"{rule}; drafts of the target's prediction head"
             limits.append("The target's logits are rounded to float16, without a draft too.")
         settings = usual_settings(self._load)
         del settings["sampler_order"]
