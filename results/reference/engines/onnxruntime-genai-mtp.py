@@ -1,6 +1,6 @@
 """Does the module of GenAI's MtpGenerator read the prompt? Its accepted drafts, and the module's own.
 
-    python onnxruntime-genai-mtp.py make FOLDER        # a random Qwen 3.5 with a module; torch, transformers
+    python onnxruntime-genai-mtp.py make FOLDER SEED   # a random Qwen 3.5 with a module; torch, transformers
     spsbench audit --engine onnxruntime-genai:speculation=mtp --target FOLDER ...     # converts it, cached
     PYTHONPATH=. GENAI/bin/python onnxruntime-genai-mtp.py compare CONVERTED          # K = 1, greedy
 
@@ -31,14 +31,14 @@ SIZES = {
 PROMPTS, OF_PROMPT, OF_TEXT = 40, 12, 64
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, seed: str) -> None:
     """Write a target whose layers count little beside the embedding, which its module hands on."""
     import tokenizers
     import torch
     import transformers
     from safetensors.torch import load_file, save_file
 
-    torch.manual_seed(3)
+    torch.manual_seed(int(seed))
     vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 32}
     config = transformers.Qwen3_5Config(text_config=SIZES, vision_config=vision, tie_word_embeddings=False)
     transformers.Qwen3_5ForConditionalGeneration(config).save_pretrained(folder)
@@ -135,4 +135,4 @@ def row_of(graph: Any, output: str, **given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    {"make": make, "compare": compare}[sys.argv[1]](Path(sys.argv[2]))
+    {"make": make, "compare": compare}[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -98,6 +98,7 @@ class OnnxRuntimeGenAI:
             rule = LOOKUP_RULE
         if self._load.speculation == MTP:
             rule = f"{rule}; drafts of the target's prediction head"
+            limits.append("At a top_k of 1 its MtpGenerator draws from the whole vocabulary.")
             limits.append("The target's logits are rounded to float16, without a draft too.")
         settings = usual_settings(self._load)
         del settings["sampler_order"]
