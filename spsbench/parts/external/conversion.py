@@ -23,6 +23,7 @@ from spsbench.parts.external.install import Environment, clean_environment, run
 from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.quantised import block_type, blocks, write_float32
 from spsbench.parts.external.recurrent_gguf import RECURRENT
+from spsbench.parts.external.workers.onnxruntime_genai import HALF_LOGITS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 _GGUF, _EXACT = "model.gguf", "exact.npz"
+_LOGITS = "logits"
 _HASHED = ("config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS)
 _VERSION = "v2"
 """Of the way models are converted: another one makes new folders."""
@@ -58,7 +60,8 @@ def gguf(model: Path, dtype: str = "float32") -> Path:
 def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
     """Return a folder of ONNX Runtime GenAI's builder in float32, ``int8`` or ``int4``.
 
-    The builder is that of the engine's environment and runs on our interpreter, which has torch.
+    The builder is that of the engine's environment and runs on our interpreter, which has torch. Beside a
+    prediction module the target's graph comes a second time, see ``HALF_LOGITS``.
     """
 
     def build(out: Path) -> None:
@@ -68,9 +71,24 @@ def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
         flags: list[str | Path] = ["-i", model, "-o", out, "-p", precision, "-e", "cpu", "-c", scratch]
         _call([sys.executable, "-c", _BUILD_ONNX, site, *flags])
         shutil.rmtree(scratch, ignore_errors=True)
+        if (out / "mtp.onnx").is_file():
+            _halve_logits(out / "model.onnx", out / HALF_LOGITS)
 
     form = "" if weights == FLOAT32 else f"-{weights}"
     return _converted_once(model, f"onnx-{_converter_release(environment)}{form}", build)
+
+
+def _halve_logits(graph_file: Path, out: Path) -> None:
+    """Write a graph again whose logits end in float16; its weights stay where they are."""
+    import onnx
+
+    model = onnx.load(str(graph_file), load_external_data=False)
+    unrounded, half = f"{_LOGITS}_float32", onnx.TensorProto.FLOAT16
+    for node in model.graph.node:
+        node.output[:] = [unrounded if name == _LOGITS else name for name in node.output]
+    model.graph.node.append(onnx.helper.make_node("Cast", [unrounded], [_LOGITS], to=half))
+    next(each for each in model.graph.output if each.name == _LOGITS).type.tensor_type.elem_type = half
+    onnx.save(model, str(out))
 
 
 def read_back(model: Path, served: Path) -> Path:

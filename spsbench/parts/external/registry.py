@@ -39,6 +39,7 @@ from spsbench.parts.external.worker import Worker, WorkerCommand
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS, _WHOSE_LAYERS = (DRAFT, LOOKUP), (DRAFT, MTP)
+_ALL_WHO_DRAFT = (DRAFT, LOOKUP, MTP)
 _NGRAMS = ("simple", "map-k", "map-k4v", "mod", "cache")
 _VERIFIES = ("standard", "block")
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
@@ -124,7 +125,7 @@ NAMED: Mapping[str, Named] = {
         lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
         weights=ONNX,
         options={
-            "speculation": EngineOption(DRAFT, _WHO_DRAFTS, since="0.18.0", theirs=True),
+            "speculation": EngineOption(DRAFT, _ALL_WHO_DRAFT, since="0.18.0", theirs=True),
             "ngram_size": EngineOption(LONGEST_NGRAM, within=(2, 16), since="0.18.0", theirs=True, of=LOOKUP),
             "ngram_chained_lookup": EngineOption(False, since="0.18.0", theirs=True, of=LOOKUP),
             "min_adaptive_k": EngineOption(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from gguf import GGUFReader
@@ -173,6 +174,31 @@ def test_the_builder_of_onnx_runs_here_with_what_the_engine_adds(tmp_path: Path)
     found = conversion.onnx(tiny_llama(tmp_path / "model"), engine(tmp_path / "engine", builder))
     assert (found / "model.onnx").read_text() == "of the engine"
     assert "9.9" in found.name
+
+
+_BUILDS_A_MODULE = """
+import sys, pathlib, onnx
+from onnx import helper
+out = pathlib.Path(sys.argv[sys.argv.index('-o') + 1])
+rows = [helper.make_tensor_value_info(name, 1, [1, 3]) for name in ('hidden', 'logits')]
+node = helper.make_node('Add', ['hidden', 'hidden'], ['logits'])
+graph = helper.make_graph([node], 'g', rows[:1], rows[1:])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 20)], ir_version=10)
+onnx.save(model, out / 'model.onnx')
+(out / 'mtp.onnx').touch()
+"""
+
+
+def test_beside_a_module_the_logits_come_in_float16_too(tmp_path: Path) -> None:
+    folder = conversion.onnx(tiny_llama(tmp_path / "model"), engine(tmp_path / "engine", _BUILDS_A_MODULE))
+    hidden = np.array([[1.0, 1 / 3, -1000.1]], dtype=np.float32)
+    exact, half = (
+        onnxruntime.InferenceSession(folder / name).run(["logits"], {"hidden": hidden})[0]
+        for name in ("model.onnx", conversion.HALF_LOGITS)
+    )
+    assert (exact.dtype, half.dtype) == (np.float32, np.float16)
+    np.testing.assert_array_equal(half, exact.astype(np.float16))
+    assert not np.array_equal(half, exact)
 
 
 def test_a_builder_that_fails_says_why(tmp_path: Path, cache: Path) -> None:

@@ -282,6 +282,28 @@ class FakeGenerator:
         return dict(_SPECULATIVE_STATS)
 
 
+class FakeMtpGenerator(FakeGenerator):
+    """The same, of a target and its module; the sequence begins with the prompt."""
+
+    def __init__(self, model: Any, module: Any, parameters: Bag) -> None:
+        super().__init__(model, parameters)
+        model.module = module
+
+    def append_tokens(self, prompt: Any) -> None:
+        super().append_tokens(prompt)
+        self._sequence = list(prompt)
+
+    def generate_next_token(self) -> None:
+        super().generate_next_token()
+        self._sequence.append(self._last)
+
+    def get_sequence(self) -> list[int]:
+        return self._sequence
+
+    def get_stats(self) -> dict[str, int]:
+        return {name: number for name, number in _SPECULATIVE_STATS.items() if "fallback" not in name}
+
+
 _SPECULATIVE_STATS = {
     "rounds": 2,
     "draft_tokens_proposed": 8,
@@ -367,6 +389,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
         Model=FakeModel,
         GeneratorParams=lambda model: Bag(),
         Generator=FakeGenerator,
+        MtpGenerator=FakeMtpGenerator,
         Engine=FakeTurns,
         TurnOptions=Turn,
         EngineEventFlags=SimpleNamespace(TOKEN=1, TURN_FINISHED=2, FAILED=8),
@@ -415,6 +438,73 @@ def test_onnxruntime_genai_drafts_beyond_k_where_it_adapts(
 ) -> None:
     kind = peer_in(Environment(tmp_path), Spec.parse(f"onnxruntime-genai{options}"))
     assert kind.drafting == Drafting(n_max=drafting)
+
+
+@pytest.fixture
+def with_module(pair: tuple[str, str]) -> str:
+    """A target as the builder writes it beside its module, with the graph that the conversion adds."""
+    folder = Path(pair[0])
+    config = json.loads((folder / "genai_config.json").read_text())
+    sizes = {"head_size": 8, "num_hidden_layers": 1, "num_key_value_heads": 1}
+    names = {"inputs": {"hidden_states": "h"}, "outputs": {"hidden_states": "g"}}
+    module = sizes | names | {"enabled": True, "filename": "mtp.onnx", "main_hidden_states": "h"}
+    config["model"]["mtp"] = module | {"shared_initializers": [{"name": "embedding"}]}
+    config["model"]["decoder"] |= {"shared_initializers": [{"name": "embedding"}], "num_hidden_layers": 4}
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    (folder / "mtp.onnx").write_text("module")
+    (folder / onnxruntime_genai.HALF_LOGITS).write_text("half")
+    return pair[0]
+
+
+def test_onnxruntime_genai_drafts_by_the_targets_module(with_module: str) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(with_module, "none", 3, threads=2, options=_BY_MODULE))
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    target, module = loaded._model, loaded._model.module
+    assert (target.read, module.read) == (["half"], ["module"])
+    assert target.config["model"]["mtp"]["filename"] == "target/mtp.onnx"
+    assert "shared_initializers" not in json.dumps([target.config, module.config])
+    decoder = module.config["model"]["decoder"]
+    assert (decoder["num_hidden_layers"], decoder["inputs"]) == (1, {"hidden_states": "h"})
+    assert decoder["session_options"]["intra_op_num_threads"] == 2
+    assert {"enabled", "main_hidden_states"}.isdisjoint(decoder)
+    assert "mtp" not in module.config["model"]
+    assert target.asked[0].speculative == {"max_draft_tokens": 3}
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    # The first token comes from the prefill.
+    assert (answer.loops, answer.drafted, answer.accepted, answer.decoded) == (2, 8, 2, 3)
+
+
+def test_onnxruntime_genai_has_no_grammar_with_a_module(with_module: str) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(with_module, "none", 3, options=_BY_MODULE))
+    assert loaded.describe().processors == ["repetition_penalty", "min_new_tokens"]
+    with pytest.raises(PeerError, match="it has no grammar"):
+        loaded.generate(ask(Sampling(grammar="{}")))
+
+
+def test_onnxruntime_genai_without_a_draft_has_the_modules_target(with_module: str) -> None:
+    rounded = onnxruntime_genai.OnnxRuntimeGenAI(Load(with_module, options=_BY_MODULE))
+    assert rounded._model.read == ["half"]
+    assert "float16" in rounded.describe().limits[-1]
+    plain = onnxruntime_genai.OnnxRuntimeGenAI(Load(with_module))
+    assert plain._model.read == ["one"]
+    assert "mtp" not in plain._model.config["model"]
+    assert "shared_initializers" not in plain._model.config["model"]["decoder"]
+    assert "float16" not in "".join(plain.describe().limits)
+    answer = plain.generate(ask())
+    assert answer.output_ids == [11, 12, 13, 14]
+
+
+def test_onnxruntime_genai_refuses_a_module_that_is_not_there(
+    pair: tuple[str, str], with_module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="found no prediction module in the target"):
+        onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[1], "none", 3, options=_BY_MODULE))
+    monkeypatch.delattr(sys.modules["onnxruntime_genai"], "MtpGenerator")
+    with pytest.raises(ValueError, match="has no MtpGenerator"):
+        onnxruntime_genai.OnnxRuntimeGenAI(Load(with_module, "none", 3, options=_BY_MODULE))
+
+
+_BY_MODULE = {"speculation": "mtp"}
 
 
 def test_onnxruntime_genai_links_to_models_whose_folders_are_relative(
@@ -881,6 +971,9 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("onnxruntime-genai:speculation=lookup:ngram_size=17", "Give a number from 2 to 16"),
         ("onnxruntime-genai:ngram_size=3", "ngram_size is of speculation=lookup"),
         ("onnxruntime-genai@0.17.0:speculation=lookup", "0.18.0 is the first known to have it"),
+        ("onnxruntime-genai@0.17.1:speculation=mtp", "0.18.0 is the first known to have it"),
+        ("onnxruntime-genai:speculation=mtp:ngram_size=3", "ngram_size is of speculation=lookup"),
+        ("onnxruntime-genai:speculation=mtp:min_adaptive_k=2", "min_adaptive_k is of speculation=draft"),
     ],
 )
 def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:

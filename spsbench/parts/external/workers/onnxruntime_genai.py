@@ -1,6 +1,7 @@
 """ONNX Runtime GenAI: tokens are handed out one by one, so the stamps are real.
 
 Models are folders of its builder's (``conversion.onnx``); only ``onnxruntime_genai`` and numpy are needed.
+``speculation=mtp``: the target's own prediction module drafts, through ``MtpGenerator``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import (
+    DRAFT,
     LONGEST_NGRAM,
     LOOKUP,
     LOOKUP_RULE,
     MOST_IN_FLIGHT,
+    MTP,
     Answer,
     Ask,
     Described,
@@ -40,13 +43,20 @@ from spsbench.parts.external.serving import (
 from spsbench.parts.external.waves import News, stepped
 
 _CONFIG = "genai_config.json"
+_MODULE = "module"
+_OF_A_MODULE = ("filename", "head_size", "inputs", "outputs", "num_hidden_layers", "num_key_value_heads")
+"""What a decoder of its own takes from a module's description; the rest is as in the target's."""
+
 _EVENTS = 64  # of one call
 _PROCESSORS = ("repetition_penalty", "min_new_tokens", "grammar")
+_PROCESSORS_OF_MODULES = _PROCESSORS[:2]  # "MtpGenerator does not support guided generation"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+HALF_LOGITS = "model-logits16.onnx"
+"""The target's graph with its logits in float16: ``MtpGenerator`` takes no float32 ones on a CPU (0.18.0)."""
 
 
 class OnnxRuntimeGenAI:
-    """The target alone, with its draft as ``model.draft``, or with n-grams: see ``protocol.LOOKUP``.
+    """The target alone, with its draft as ``model.draft``, its module, or n-grams: see ``protocol.LOOKUP``.
 
     Several requests are for its ``Engine``, which takes no draft model; on a CPU it has static batches only:
     a batch is run to its end before others join, and a seed is refused ("A per-turn seed requires an Engine
@@ -56,6 +66,8 @@ class OnnxRuntimeGenAI:
     def __init__(self, load: Load) -> None:
         float32_only(load)
         self._genai: Any = importlib.import_module("onnxruntime_genai")
+        if load.speculation == MTP:
+            _require_module(Path(load.target), self._genai)
         self._load = load
         config = json.loads((Path(load.target) / _CONFIG).read_text())
         self._vocab_size: int = config["model"]["vocab_size"]
@@ -69,11 +81,25 @@ class OnnxRuntimeGenAI:
             file = folder / _CONFIG
             file.write_text(json.dumps(json.loads(file.read_text()) | batching))
         self._model = self._genai.Model(str(folder))
+        if load.speculative and load.speculation == MTP:
+            (folder / _MODULE).mkdir()
+            compose_module(load, folder / _MODULE)
+            self._module = self._genai.Model(str(folder / _MODULE))
         self._turns: dict[int, tuple[Any, int, list[int]]] = {}
 
     def describe(self) -> Described:
-        lookup = self._load.speculation == LOOKUP
-        rule = LOOKUP_RULE if lookup else "greedy: sample-and-compare; sampled: not documented"
+        rule = "greedy: sample-and-compare; sampled: not documented"
+        limits = [
+            "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
+            "Its order of temperature, top-k and top-p is not documented, and not reported here.",
+            "Drafted and accepted tokens count the whole last round, also after the stop token.",
+        ]
+        if self._load.speculation == LOOKUP:
+            rule = LOOKUP_RULE
+        if self._load.speculation == MTP:
+            rule = f"{rule}; drafts of the target's prediction head"
+            limits.append("At a top_k of 1 its MtpGenerator draws from the whole vocabulary.")
+            limits.append("The target's logits are rounded to float16, without a draft too.")
         settings = usual_settings(self._load)
         del settings["sampler_order"]
         return Described(
@@ -83,21 +109,19 @@ class OnnxRuntimeGenAI:
             rule=rule if self._load.speculative else None,
             settings=settings | {"prefix_cache": False},
             in_flight=None if self._load.speculative else MOST_IN_FLIGHT,
-            limits=[
-                "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
-                "Its order of temperature, top-k and top-p is not documented, and not reported here.",
-                "Drafted and accepted tokens count the whole last round, also after the stop token.",
-            ],
-            processors=list(_PROCESSORS),
+            limits=limits,
+            processors=list(self._processors),
         )
 
     def generate(self, ask: Ask) -> Answer:
         """Answer a request.
 
-        Without a draft the first token comes from the prefill, with one from the first round.
+        Without a draft the first token comes from the prefill, as with a module; else from the first round.
         """
         import numpy as np
 
+        if self._load.speculative and self._load.speculation == MTP:
+            return self._generate_by_module(ask)
         generator = self._genai.Generator(self._model, self._parameters(ask))
         prompt = np.array(ask.prompt_ids, dtype=np.int32)
         started = time.perf_counter()
@@ -131,6 +155,32 @@ class OnnxRuntimeGenAI:
             wall_ms=1e3 * (ended - started),
             logprobs=logprobs if shown else None,
             **counts,
+        )
+
+    def _generate_by_module(self, ask: Ask) -> Answer:
+        import numpy as np
+
+        generator = self._genai.MtpGenerator(self._model, self._module, self._parameters(ask))
+        started = time.perf_counter()
+        generator.append_tokens(np.array(ask.prompt_ids, dtype=np.int32))
+        prefilled = time.perf_counter()
+        ids: list[int] = []
+        while not generator.is_done() and len(ids) < ask.max_new_tokens:
+            generator.generate_next_token()
+            ids.append(int(generator.get_sequence()[-1]))
+            if ids[-1] in ask.stop_ids:
+                break
+        ended = time.perf_counter()
+        stats = generator.get_stats()
+        return Answer(
+            *until_stop(ids, ask),
+            prefill_ms=1e3 * (prefilled - started),
+            decode_ms=1e3 * (ended - prefilled),
+            wall_ms=1e3 * (ended - started),
+            decoded=len(ids) - 1,
+            loops=int(stats["rounds"]),
+            drafted=int(stats["draft_tokens_proposed"]),
+            accepted=int(stats["draft_tokens_accepted"]),
         )
 
     def together(self, wave: Wave) -> Together:
@@ -179,8 +229,12 @@ class OnnxRuntimeGenAI:
         request, began, _ = self._turns.pop(number)
         request.cancel_turn(began)
 
+    @property
+    def _processors(self) -> tuple[str, ...]:
+        return _PROCESSORS if self._load.speculation != MTP else _PROCESSORS_OF_MODULES
+
     def _require_possible(self, ask: Ask) -> None:
-        require_processors(ask.sampling, _PROCESSORS)
+        require_processors(ask.sampling, self._processors)
         if ask.sampling.min_new_tokens and not set(ask.stop_ids) <= self._ends:
             raise PeerError("cannot: its min_length bars the model's own end tokens alone")
 
@@ -213,14 +267,18 @@ def compose(load: Load, folder: Path) -> None:
     """
     lookup = load.speculative and load.speculation == LOOKUP
     roles = {"target": Path(load.target)}
-    if load.draft is not None and not lookup:  # it refuses n-grams beside a draft model
+    if load.draft is not None and load.speculation == DRAFT:  # it refuses n-grams beside a draft model
         roles["draft"] = Path(load.draft)
     decoders = {}
     for role, source in roles.items():
         (folder / role).symlink_to(source.absolute(), target_is_directory=True)
         decoders[role] = _decoder(role, source, load.threads)
     config = json.loads((roles["target"] / _CONFIG).read_text())
+    module = config["model"].pop("mtp", None)
     config["model"]["decoder"] = decoders["target"]
+    if load.speculation == MTP:
+        decoders["target"]["filename"] = f"target/{HALF_LOGITS}"
+        config["model"]["mtp"] = _placed("target", module)
     if "draft" in decoders:
         config["model"]["draft"] = decoders["draft"]
         config["speculative"] = {"max_draft_tokens": load.k}
@@ -228,20 +286,53 @@ def compose(load: Load, folder: Path) -> None:
         ngrams = {"ngram_size": int(load.options.get("ngram_size", LONGEST_NGRAM))}
         ngrams["ngram_chained_lookup"] = bool(load.options.get("ngram_chained_lookup", False))
         config["speculative"] = {"max_draft_tokens": load.k, **ngrams}
+    _write(folder, config, roles["target"])
+
+
+def compose_module(load: Load, folder: Path) -> None:
+    """Write a configuration by which the target's prediction module is a model of its own."""
+    source = Path(load.target)
+    (folder / _MODULE).symlink_to(source.absolute(), target_is_directory=True)
+    config = json.loads((source / _CONFIG).read_text())
+    target = _decoder(_MODULE, source, load.threads)
+    module = _placed(_MODULE, config["model"].pop("mtp"))
+    config["model"]["decoder"] = target | {name: module[name] for name in _OF_A_MODULE}
+    _write(folder, config, source)
+
+
+def _write(folder: Path, config: dict[str, Any], source: Path) -> None:
     (folder / _CONFIG).write_text(json.dumps(config))
     for name in _TOKENIZER_FILES:
-        content = json.loads((roles["target"] / name).read_text())
+        content = json.loads((source / name).read_text())
         if "tokenizer_class" in content:  # it knows no name of transformers 5's
             content["tokenizer_class"] = "PreTrainedTokenizerFast"
         (folder / name).write_text(json.dumps(content))
 
 
 def _decoder(role: str, source: Path, threads: int | None) -> dict[str, Any]:
-    decoder: dict[str, Any] = json.loads((source / _CONFIG).read_text())["model"]["decoder"]
-    decoder["filename"] = f"{role}/{decoder['filename']}"
+    decoder = _placed(role, json.loads((source / _CONFIG).read_text())["model"]["decoder"])
     if threads is not None:
         decoder["session_options"] |= {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
     return decoder
+
+
+def _placed(role: str, described: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph's description below a link of that name.
+
+    Weights that target and module share are read twice: 0.18.0 loads no model that shares them on a CPU
+    ("GetMemoryInfo for CPU should not be used").
+    """
+    own = {name: value for name, value in described.items() if name != "shared_initializers"}
+    return own | {"filename": f"{role}/{own['filename']}"}
+
+
+def _require_module(target: Path, genai: Any) -> None:
+    """Raise ValueError where no prediction module can be driven."""
+    if not hasattr(genai, "MtpGenerator"):
+        raise ValueError("this release of ONNX Runtime GenAI has no MtpGenerator; 0.18.0 has")
+    if not (target / HALF_LOGITS).is_file():
+        why = "the builder of ONNX Runtime GenAI found no prediction module in the target"
+        raise ValueError(f"{why}: it exports those of Qwen3_5ForConditionalGeneration and its MoE alone")
 
 
 if __name__ == "__main__":
