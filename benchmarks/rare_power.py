@@ -159,7 +159,7 @@ def pair(name: str, sampling: SamplingParams, dtype: str = FLOAT32) -> World:
 
         return following
 
-    @lru_cache(maxsize=8)
+    @lru_cache(maxsize=12)
     def read(prompt: tuple[int, ...], text: tuple[int, ...]) -> Floats:
         return np.asarray(teacher_force(reads, None, prompt, text, sampling).q.double().numpy())
 
@@ -369,7 +369,8 @@ def audits(
     after = np.zeros(count, np.int64)
     for number in range(count):
         sums = drawn(right, wrong, share, requests, rng).cumsum(0)
-        reached = np.logaddexp.reduce(sums, axis=-1) >= needed + math.log(right.shape[1])
+        with np.errstate(over="ignore"):  # beyond every threshold
+            reached = np.exp(sums).mean(-1) >= math.exp(needed)
         after[number] = reached.argmax() + 1 if reached.any() else 0
     return after
 
@@ -387,16 +388,23 @@ def measured(name: str, world: World, given: argparse.Namespace, count: int) -> 
     rng = np.random.default_rng(given.seed)
     reader = Reader(world)
     texts = written(world, given.texts, rng)
-    right = np.stack([reader.learn(text) for text in texts])[len(texts) // 4 :]  # with a usual row
+    oracle = Oracle(world, texts)
+    read = [
+        (reader.learn(text), [oracle.of(kind, n, text) for kind in KINDS]) for n, text in enumerate(texts)
+    ]
+    right, of_right = (
+        np.array(each)[len(texts) // 4 :] for each in zip(*read, strict=True)
+    )  # with a usual row
+    of_right = rare_oracle.some(of_right, SHARE)
     said = reader.shares()
     lines, curves = [], list[Curve]()
-    oracle = Oracle(world, texts)
-    of_right = np.array([[oracle.of(kind, n, text) for kind in KINDS] for n, text in enumerate(texts)])
-    of_right = rare_oracle.some(of_right, SHARE)[len(texts) // 4 :]
-    for kind, wrong in wrong_texts(world, texts, given.wrong, rng).items():
-        read = [(reader.of(text, texts[n - 1]), oracle.of(kind, n, text)) for n, text in wrong]
-        added = np.stack([adds for adds, _ in read])
-        of_wrong = rare_oracle.some(np.array([ratio for _, ratio in read]), SHARE)
+    wrong = wrong_texts(world, texts, given.wrong, rng)
+    found: dict[str, list[tuple[Floats, float]]] = {kind: [] for kind in wrong}
+    for number, kind, text in sorted((n, kind, text) for kind, those in wrong.items() for n, text in those):
+        found[kind].append((reader.of(text, texts[number - 1]), oracle.of(kind, number, text)))
+    for kind, those in found.items():
+        added = np.stack([adds for adds, _ in those])
+        of_wrong = rare_oracle.some(np.array([ratio for _, ratio in those]), SHARE)
         most = most_found(of_right[:, [*KINDS].index(kind)], of_wrong, SHARE, given, rng)
         after = audits(right, added, SHARE, given.requests, given.audits, rng)
         named = said.get(kind)
