@@ -155,6 +155,18 @@ def test_the_oracle_knows_what_is_planted_and_accuses_no_right_engine(world: Wor
         assert (found > 0).mean() > 0.9
 
 
+def test_second_bests_that_are_drawn_again_win_what_is_expected(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.rare_power.REPLACED", 0.1)
+    rng = np.random.default_rng(9)
+    read = [each for text in written(world, 60, rng) for each in Reader(world).replaced(text, rng)]
+    _, ratios, expected = zip(*read, strict=True)
+    error = np.std(ratios) / math.sqrt(len(ratios))
+    assert abs(np.mean(ratios) - np.mean(expected)) < 4 * error
+    assert np.mean(expected) > 8 * error  # what right texts lose would not pass
+
+
 def test_few_texts_name_no_share(world: World) -> None:
     reader = Reader(world)
     for text in written(world, 19, np.random.default_rng(6)):
