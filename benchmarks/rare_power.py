@@ -1,6 +1,7 @@
 """How many requests of an engine that goes wrong rarely an audit needs, and how often a right one is accused.
 
-    python -m benchmarks.rare_power [--once] [--texts 320] [--target embedded] [--out FILE.json]
+    python -m benchmarks.rare_power [--once] [--texts 320] [--target embedded] [--second-best]
+        [--out FILE.json]
     python -m benchmarks.rare_power --draw FILE.json [--out FIGURE.svg]
 
 Right texts are the target's own. Wrong requests are right up to a token, each token of all texts being as
