@@ -1,15 +1,18 @@
 """How many requests of an engine that goes wrong rarely an audit needs, and how often a right one is accused.
 
-    python -m benchmarks.rare_power [--once] [--texts 320] [--target embedded] [--out FILE.json]
+    python -m benchmarks.rare_power [--once] [--texts 320] [--target embedded] [--second-best]
+        [--out FILE.json]
     python -m benchmarks.rare_power --draw FILE.json [--out FIGURE.svg]
 
-Right texts are the target's own. Wrong requests are right up to a random token and then draw from the rows of
-the request before, from rows that lack the last token, or any possible token; or they go on with another
-request's text, as if all of its state answered. Or single tokens are the second most probable. Every text is
-read by an uncached forward, as an audit reads it. Audits are drawn from these texts, again and again: 400
-requests of at most 64 tokens, of which one in 100 is wrong, looked at after every request, by the bets on
-rare faults alone, at their weight among all others. What other bets find comes on top. With --out every share
-of ``SHARES`` is taken, with an interval over the texts, and stored; --draw shows what is stored.
+Right texts are the target's own. Wrong requests are right up to a token, each token of all texts being as
+likely, and then draw from the rows of the request before, from rows that lack the last token, or any possible
+token; or they go on with another request's text, as if all of its state answered. Or single tokens are the
+second most probable. Every text is read by an uncached forward, as an audit reads it. Audits are drawn from
+these texts, again and again: 400 requests of at most 64 tokens, of which one in 100 is wrong, looked at after
+every request, by the bets on rare faults alone, at their weight among all others. What other bets find comes
+on top. Beside it stands what a test finds that knows share and law of the wrong requests (``rare_oracle``).
+With --out every share of ``SHARES`` is taken, with an interval over the texts, and stored; --draw shows what
+is stored.
 
 Without --target it is one of random tables, whose texts cost nothing, so that every audit of a right engine
 has texts of its own. The embedded pair and the tables are synthetic.
@@ -22,8 +25,8 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks import rare_oracle
 from benchmarks.audit_power import ALARM, PROMPTS, SETTINGS, STOP, VOCABULARY, Tables
 from spsbench.base import FLOAT32
 from spsbench.base.records import SamplingParams
@@ -58,14 +62,17 @@ NEEDED = ALARM + math.log(2 / RARELY)
 """Log of the e-value of the rare bets at which an audit speaks, as half of the evidence is another's."""
 
 LAWS = {"T=0.7": SETTINGS[0], "T=1": SETTINGS[1], "T=1, top-p 0.9": SETTINGS[2]}
+FIRST = {"stale_row": 1, "another_request": 0, "random_token": 0, "goes_on": 0}
+"""The first token that may be wrong."""
+
 KINDS = {
     "stale_row": "a stale row",
     "another_request": "the row of the request before",
     "random_token": "a random possible token",
     "goes_on": "another request's text",
 }
-HEAD = """| target | wrong | found | requests until found, median | share named | found at that share |
-|---|---|--:|--:|--:|--:|"""
+HEAD = """| target | wrong | found | by the oracle | its log10 e | by any test | median | share named | held |
+|---|---|--:|--:|--:|--:|--:|--:|--:|"""
 
 TABLES, EMBEDDED = "tables", "embedded"
 FIGURE = Path("docs/images/rare-power.svg")
@@ -73,10 +80,15 @@ Curve = Mapping[str, Any]
 """Of one target and kind of wrong request, as ``--out`` stores it."""
 
 TOKENS, PROMPT = 64, 32
-_SLOT = 4
 SHARE, REPLACED = 0.01, 0.003
 SHARES = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03)
 """Of wrong requests."""
+
+_AGAIN = 24
+"""How often it is drawn which tokens of a text are the second best."""
+
+_TIMES_MORE = 5
+"""Audits drawn for what any test finds, times those of a bet."""
 
 _SAMPLES, _OF_SAMPLE = 40, 250
 """Samples of the texts, for intervals, and audits of each."""
@@ -151,7 +163,7 @@ def pair(name: str, sampling: SamplingParams, dtype: str = FLOAT32) -> World:
 
         return following
 
-    @lru_cache(maxsize=2 * _SLOT)
+    @lru_cache(maxsize=12)
     def read(prompt: tuple[int, ...], text: tuple[int, ...]) -> Floats:
         return np.asarray(teacher_force(reads, None, prompt, text, sampling).q.double().numpy())
 
@@ -163,29 +175,42 @@ def pair(name: str, sampling: SamplingParams, dtype: str = FLOAT32) -> World:
     return World(begin, rows, prompts, ends, exact=dtype == FLOAT32)
 
 
-def written(
-    world: World, count: int, rng: np.random.Generator, *, stale: bool = False, second: float = 0.0
-) -> list[Text]:
-    """Return texts, in turns of all prompts.
-
-    Rows of stale ones lack the last token from a random one on; a share ``second`` of tokens is the second
-    most probable.
-    """
+def written(world: World, count: int, rng: np.random.Generator, *, second: float = 0.0) -> list[Text]:
+    """Return texts, in turns of all prompts; a share ``second`` of tokens is the second most probable."""
     prompts = [world.prompts[n % len(world.prompts)] for n in range(count)]
     following = world.begin(np.array(prompts))
-    starts = rng.integers(1, TOKENS, count) if stale else np.full(count, TOKENS)
-    before, ids, drawn = None, [], None
-    for place in range(TOKENS):
+    ids, drawn = [], None
+    for _ in range(TOKENS):
         rows = following(drawn)
-        used = rows if before is None else np.where((place >= starts)[:, None], before, rows)
-        sums = used.cumsum(-1)
-        drawn = (sums < rng.random((count, 1)) * sums[:, -1:]).sum(-1).clip(max=rows.shape[1] - 1)
+        drawn = _drawn(rows, rng)
         hit = np.flatnonzero(rng.random(count) < second)
         drawn[hit] = np.argsort(rows[hit], axis=-1)[:, -2]
         ids.append(drawn)
-        before = rows
     texts = np.stack(ids, 1).tolist()
     return [(prompt, _ended(text, world.stop_ids)) for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def stale(world: World, begun: Sequence[tuple[Text, int]], rng: np.random.Generator) -> list[Text]:
+    """Return texts that begin as others; from a token of each on rows lack the last token."""
+    following = world.begin(np.array([prompt for (prompt, _), _ in begun]))
+    starts = np.array([start for _, start in begun])
+    theirs = np.array([[*text, *[0] * TOKENS][:TOKENS] for (_, text), _ in begun])
+    rows = following(None)
+    ids = [theirs[:, 0]]
+    for place in range(1, TOKENS):
+        before, rows = rows, following(ids[-1])
+        drawn = _drawn(np.where((place >= starts)[:, None], before, rows), rng)
+        ids.append(np.where(place < starts, theirs[:, place], drawn))
+    texts = np.stack(ids, 1).tolist()
+    return [
+        (prompt, _ended(text, world.stop_ids)) for ((prompt, _), _), text in zip(begun, texts, strict=True)
+    ]
+
+
+def _drawn(rows: Floats, rng: np.random.Generator) -> Ints:
+    """[B] tokens drawn from rows [B, V]."""
+    sums = rows.cumsum(-1)
+    return np.asarray((sums < rng.random((len(rows), 1)) * sums[:, -1:]).sum(-1).clip(max=rows.shape[1] - 1))
 
 
 def _ended(text: list[int], stop_ids: Sequence[int]) -> list[int]:
@@ -216,6 +241,21 @@ class Reader:
             return np.full(len(added_by(OtherRows(q, None), np.asarray(text[1]))), np.inf)
         return added_by(OtherRows(q, self._usual, neighbour), np.asarray(text[1]))
 
+    def replaced(self, text: Text, rng: np.random.Generator) -> Iterator[tuple[Floats, float, float]]:
+        """What a text adds [stakes], the log of its likelihood ratio, and what that is expected to be.
+
+        Some tokens are the second best. Which ones is drawn ``_AGAIN`` times behind each of the text's
+        prefixes: few texts have few such tokens, and one where the target is sure decides an audit.
+        """
+        q = self._world.rows(text)
+        others, second = OtherRows(q, self._usual), np.argpartition(q, -2, axis=-1)[:, -2]
+        for _ in range(_AGAIN):
+            ids = np.where(rng.random(len(q)) < REPLACED, second, _drawn(q, rng))
+            added = added_by(others, ids)
+            if self._world.exact and (others.next_to(ids) <= 0).any():
+                added = np.full_like(added, np.inf)
+            yield added, *rare_oracle.replaced(q, ids, REPLACED)
+
     def shares(self) -> dict[str, Any]:
         """What an audit of the right texts so far says that it would have found."""
 
@@ -227,70 +267,183 @@ class Reader:
         return {**(self.rare.power(read, NEEDED, exact=self._world.exact) or {})}
 
 
+Wrong = tuple[int, Text]
+"""A wrong text, and the number of the right one that it begins as."""
+
+
 def wrong_texts(
     world: World, right: Sequence[Text], count: int, rng: np.random.Generator
-) -> dict[str, list[Text]]:
-    """Return by kind texts that are wrong from a random token on, up to an end."""
+) -> dict[str, list[Wrong]]:
+    """Return by kind texts that are wrong from a random token of the right ones on, up to an end."""
     size = world.rows(right[0]).shape[1]
-    found: dict[str, list[Text]] = {"stale_row": written(world, count, rng, stale=True)}
-    rows, goes_on, anything = list[Text](), list[Text](), list[Text]()
-    for number in range(count):
-        (prompt, text), other = right[number], right[number - 1]
-        slot = [world.rows(right[number - n]) for n in range(1, _SLOT)]  # in which requests follow
-        q = np.concatenate(slot)[:TOKENS]
-        drawn = (q.cumsum(-1) < rng.random((len(q), 1))).sum(-1).clip(max=size - 1).tolist()
-        start = int(rng.integers(0, len(text)))
-        ends = world.stop_ids
-        rows.append((prompt, _ended(text[:start] + drawn[start:], ends)))
-        goes_on.append((prompt, text[:start] + (other[1][start:] or other[1])))
-        random_ids = rng.integers(0, size, TOKENS - start).tolist()
-        anything.append((prompt, _ended(text[:start] + random_ids, ends)))
-    return found | {"another_request": rows, "random_token": anything, "goes_on": goes_on}
+    begun = _places(right, FIRST["stale_row"], count, rng)
+    texts = stale(world, [(right[number], start) for number, start in begun], rng)
+    found = {"stale_row": [(number, text) for (number, _), text in zip(begun, texts, strict=True)]}
+    found |= {kind: [] for kind in KINDS if kind != "stale_row"}
+    for number, start in _places(right, 0, count, rng):
+        (prompt, text), other, ends = right[number], right[number - 1][1], world.stop_ids
+        drawn = _drawn(rows_of_the_slot(world, right, number), rng).tolist()
+        any_ids = rng.integers(0, size, TOKENS - start).tolist()
+        found["another_request"].append((number, (prompt, _ended(text[:start] + drawn[start:], ends))))
+        found["random_token"].append((number, (prompt, _ended(text[:start] + any_ids, ends))))
+        found["goes_on"].append((number, (prompt, text[:start] + (other[start:] or other))))
+    return found
+
+
+def _places(right: Sequence[Text], first: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Return numbers of texts and tokens of them, in order; each of all texts' tokens is as likely."""
+    every = [(number, n) for number, (_, text) in enumerate(right) for n in range(first, len(text))]
+    return [every[n] for n in np.sort(rng.choice(len(every), count))]
+
+
+def rows_of_the_slot(world: World, right: Sequence[Text], number: int) -> Floats:
+    """[TOKENS, V] rows of the requests before, the last one first."""
+    rows, back = [world.rows(right[number - 1])], 2
+    while sum(map(len, rows)) < TOKENS:
+        rows.append(world.rows(right[(number - back) % len(right)]))
+        back += 1
+    return np.concatenate(rows)[:TOKENS]
+
+
+class Oracle:
+    """Knows what is wrong with requests.
+
+    Args:
+        right: texts of the target, whose beginnings and neighbours wrong requests have.
+    """
+
+    def __init__(self, world: World, right: Sequence[Text]) -> None:
+        self._world, self._right = world, right
+        self._length = float(np.mean([len(text) for _, text in right]))
+
+    def of(self, kind: str, number: int, text: Text) -> float:
+        """Log of the likelihood ratio of a text to go wrong in this way, in the place of a right one."""
+        q = self._world.rows(text)
+        every, ids = np.arange(len(q)), np.asarray(text[1])
+        own = q[every, ids]
+        if (own <= 0).any():  # an alarm by itself, or rounding
+            return math.inf if self._world.exact else 0.0
+        if kind == "goes_on":
+            other = self._right[number - 1][1]
+            follows = np.array([text[1][n:] == (other[n:] or other) for n in every])
+            rests = rare_oracle.from_each_token(np.ones(len(q)), own)
+            rests = np.where(follows, rests, -np.inf)
+        else:
+            rests = rare_oracle.from_each_token(self._wrong(kind, number, q)[every, ids], own)
+        return rare_oracle.parted(rests, FIRST[kind], self._length - FIRST[kind])
+
+    def _wrong(self, kind: str, number: int, q: Floats) -> Floats:
+        if kind == "stale_row":
+            return np.vstack([q[:1], q[:-1]])
+        if kind == "another_request":
+            return rows_of_the_slot(self._world, self._right, number)
+        return np.full_like(q, 1 / q.shape[1])
+
+
+@dataclass(frozen=True)
+class Most:
+    """What is found where kind and share are known.
+
+    Attributes:
+        found: share of audits in which the oracle's bet speaks.
+        any_test: share that the most powerful test finds.
+        log10_e: of the bet after all requests, expected.
+    """
+
+    found: float
+    any_test: float
+    log10_e: float
+
+
+def most_found(
+    right: Floats, wrong: Floats, share: float, given: argparse.Namespace, rng: np.random.Generator
+) -> Most:
+    """Return what an oracle finds by what requests add to its logs, [m] right and [n] wrong ones."""
+    columns = right[:, None], wrong[:, None]
+    after = audits(*columns, share, given.requests, given.audits, rng, ALARM)
+    totals = np.array(
+        [drawn(*columns, share, given.requests, rng).sum() for _ in range(_TIMES_MORE * given.audits)]
+    )
+    any_test = rare_oracle.most_found(totals, math.exp(-ALARM))
+    growth = (1 - share) * right.mean() + share * wrong.mean()
+    return Most(float((after > 0).mean()), any_test, given.requests * growth / math.log(10))
 
 
 def audits(
-    right: Floats, wrong: Floats, share: float, requests: int, count: int, rng: np.random.Generator
+    right: Floats,
+    wrong: Floats,
+    share: float,
+    requests: int,
+    count: int,
+    rng: np.random.Generator,
+    needed: float = NEEDED,
 ) -> Ints:
     """[count] of each audit the requests until it speaks, 0 where it does not.
 
     Args:
         right, wrong: [m, stakes] logs that right and wrong requests add; of the latter some may be infinite.
         share: of wrong requests.
+        needed: log of the e-value, the mean over the stakes.
     """
-    needed = NEEDED + math.log(right.shape[1])
     after = np.zeros(count, np.int64)
     for number in range(count):
-        requested = right[rng.integers(0, len(right), requests)]
-        hit = np.flatnonzero(rng.random(requests) < share)
-        requested[hit] = wrong[rng.integers(0, len(wrong), len(hit))]
-        reached = np.logaddexp.reduce(requested.cumsum(0), axis=-1) >= needed
+        sums = drawn(right, wrong, share, requests, rng).cumsum(0)
+        with np.errstate(over="ignore"):  # beyond every threshold
+            reached = np.exp(sums).mean(-1) >= math.exp(needed)
         after[number] = reached.argmax() + 1 if reached.any() else 0
     return after
+
+
+def drawn(right: Floats, wrong: Floats, share: float, requests: int, rng: np.random.Generator) -> Floats:
+    """[requests, stakes] what the requests of an audit add."""
+    added = right[rng.integers(0, len(right), requests)]
+    hit = np.flatnonzero(rng.random(requests) < share)
+    added[hit] = wrong[rng.integers(0, len(wrong), len(hit))]
+    return added
 
 
 def measured(name: str, world: World, given: argparse.Namespace, count: int) -> tuple[list[str], list[Curve]]:
     """Return rows of the table for one target, and its curves; ``count`` texts have tokens replaced."""
     rng = np.random.default_rng(given.seed)
     reader = Reader(world)
+    if given.second_best:
+        return [_second_best(name, reader, written(world, count, rng, second=REPLACED), given, rng)], []
     texts = written(world, given.texts, rng)
-    right = np.stack([reader.learn(text) for text in texts])[len(texts) // 4 :]  # with a usual row
+    oracle = Oracle(world, texts)
+    read = [
+        (reader.learn(text), [oracle.of(kind, n, text) for kind in KINDS]) for n, text in enumerate(texts)
+    ]
+    right, of_right = (
+        np.array(each)[len(texts) // 4 :] for each in zip(*read, strict=True)
+    )  # with a usual row
+    of_right = rare_oracle.some(of_right, SHARE)
     said = reader.shares()
     lines, curves = [], list[Curve]()
-    for kind, wrong in wrong_texts(world, texts, given.wrong, rng).items():
-        added = np.stack([reader.of(text, texts[number - 1]) for number, text in enumerate(wrong)])
+    wrong = wrong_texts(world, texts, given.wrong, rng)
+    found: dict[str, list[tuple[Floats, float]]] = {kind: [] for kind in wrong}
+    for number, kind, text in sorted((n, kind, text) for kind, those in wrong.items() for n, text in those):
+        found[kind].append((reader.of(text, texts[number - 1]), oracle.of(kind, number, text)))
+    for kind, those in found.items():
+        added = np.stack([adds for adds, _ in those])
+        of_wrong = rare_oracle.some(np.array([ratio for _, ratio in those]), SHARE)
+        most = most_found(of_right[:, [*KINDS].index(kind)], of_wrong, SHARE, given, rng)
         after = audits(right, added, SHARE, given.requests, given.audits, rng)
         named = said.get(kind)
         held = "-"
         if named is not None:
             held = f"{(audits(right, added, named, given.texts, given.audits, rng) > 0).mean():.0%}"
-        lines.append(_line(name, f"{KINDS[kind]}, 1 request in 100", after, named, held))
+        lines.append(_line(name, f"{KINDS[kind]}, 1 request in 100", after, most, named, held))
         if given.out is not None:
-            curves.append({"wrong": kind, "points": points(right, added, given, rng)})
-    replaced = np.stack([reader.of(text) for text in written(world, count, rng, second=REPLACED)])
-    after = audits(right, replaced, 1.0, given.requests, given.audits, rng)
-    lines.append(_line(name, f"second best, {REPLACED:.1%} of tokens", after, None, "-"))
+            its = {"oracle": most.found, "any_test": most.any_test}
+            curves.append({"wrong": kind, **its, "points": points(right, added, given, rng)})
+    lines.append(_second_best(name, reader, written(world, count, rng, second=REPLACED), given, rng))
     alarms = audits(right, right, 0.0, given.requests, given.audits, rng) > 0
-    lines.append(f"| {name} | none | {alarms.sum()} of {given.audits} | - | - | - |")
+    of_oracle = [
+        (audits(of, of, 0.0, given.requests, given.audits, rng, ALARM) > 0).sum()
+        for of in of_right.T[:, :, None]
+    ]
+    none = f"{alarms.sum()} of {given.audits} | {sum(of_oracle)} of {len(of_oracle) * given.audits}"
+    lines.append(f"| {name} | none | {none} | - | - | - | - | - |")
     facts = {
         "target": name,
         "texts": len(texts),
@@ -301,6 +454,17 @@ def measured(name: str, world: World, given: argparse.Namespace, count: int) -> 
         "alarms_of_right_ones": int(alarms.sum()),
     }
     return lines, [{**facts, **curve} for curve in curves]
+
+
+def _second_best(
+    name: str, reader: Reader, texts: Sequence[Text], given: argparse.Namespace, rng: np.random.Generator
+) -> str:
+    read = [each for text in texts for each in reader.replaced(text, rng)]
+    added, ratios, expected = (np.array(each) for each in zip(*read, strict=True))
+    after = audits(added, added, 1.0, given.requests, given.audits, rng)
+    log10_e = given.requests * float(expected.mean()) / math.log(10)
+    most = replace(most_found(np.zeros(1), ratios, 1.0, given, rng), log10_e=log10_e)
+    return _line(name, f"second best, {REPLACED:.1%} of tokens", after, most, None, "-")
 
 
 def points(
@@ -326,11 +490,12 @@ def points(
     return drawn
 
 
-def _line(name: str, what: str, after: Ints, named: float | None, held: str) -> str:
+def _line(name: str, what: str, after: Ints, most: Most, named: float | None, held: str) -> str:
     found = after[after > 0]
     median = f"{np.median(found):.0f}, 90%: {np.quantile(found, 0.9):.0f}" if len(found) else "-"
     said = "-" if named is None else f"{named:.2%}"
-    return f"| {name} | {what} | {(after > 0).mean():.1%} | {median} | {said} | {held} |"
+    known = f"{most.found:.1%} | {most.log10_e:.3g} | {most.any_test:.1%}"
+    return f"| {name} | {what} | {(after > 0).mean():.1%} | {known} | {median} | {said} | {held} |"
 
 
 def right_engines(given: argparse.Namespace) -> str:
@@ -433,7 +598,7 @@ def main() -> None:
         print("\n".join(lines), flush=True)
         if given.out is not None:
             keep(given.out, curves)
-    if given.target == TABLES:
+    if given.target == TABLES and not given.second_best:
         print(f"\n{right_engines(given)}")
     print(f"\n{time.process_time() - began:.0f} CPU-seconds")
 
@@ -453,6 +618,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=400, help="of an audit")
     parser.add_argument("--audits", type=int, default=1000)
     parser.add_argument("--of-own", type=int, default=100, help="requests of a right engine on tables")
+    parser.add_argument("--second-best", action="store_true", help="single tokens alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON that takes the curves, or the figure of --draw")
     parser.add_argument("--draw", type=Path, help="JSON of curves that are drawn")

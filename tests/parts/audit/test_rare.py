@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import rare_oracle
+from benchmarks.audit_power import ALARM
 from benchmarks.rare_power import (
     KINDS,
     LAWS,
     NEEDED,
+    Oracle,
     Reader,
     World,
     audits,
     figure,
     keep,
+    stale,
     tables,
     written,
     wrong_texts,
@@ -82,10 +86,10 @@ def test_a_law_that_is_none_wins_on_average() -> None:
 def test_one_wrong_request_in_fifty_is_found_and_named(kind: str, world: World) -> None:
     rng = np.random.default_rng(3)
     right = written(world, 150, rng)
-    wrong = wrong_texts(world, right, 126, rng)[kind]
+    wrong = wrong_texts(world, right, 3, rng)[kind]
     reader, control = Reader(world), Reader(world)
     for number, text in enumerate(right):
-        reader.learn(wrong[number] if number % 50 == 25 else text)
+        reader.learn(wrong[number // 50][1] if number % 50 == 25 else text)
         control.learn(text)
     assert reader.rare.log_e > NEEDED
     assert reader.rare.leading()[0] == PLACE
@@ -114,9 +118,9 @@ def test_the_shares_that_are_named_are_found(world: World, reader: Reader) -> No
     texts = reader._right
     right = np.stack([reader.of(text) for text in texts])
     shares = reader.shares()
-    for kind in ("another_request", "random_token"):
+    for kind in ("another_request", "stale_row", "random_token"):
         wrong = np.stack(
-            [reader.of(text, texts[n - 1]) for n, text in enumerate(wrong_texts(world, texts, 40, rng)[kind])]
+            [reader.of(text, texts[n - 1]) for n, text in wrong_texts(world, texts, 40, rng)[kind]]
         )
         named = shares[kind]
         assert named is not None
@@ -124,6 +128,43 @@ def test_the_shares_that_are_named_are_found(world: World, reader: Reader) -> No
         found = [(audits(right, wrong, share, 120, 300, rng) > 0).mean() for share in (named, named / 3)]
         assert found[0] > 0.85
         assert found[1] < 0.85
+
+
+def test_a_stale_request_is_the_right_one_up_to_its_token(world: World) -> None:
+    rng = np.random.default_rng(7)
+    right = written(world, 40, rng)
+    begun = [(text, len(text[1]) // 2) for text in right if len(text[1]) > 1]
+    for (text, start), (prompt, tokens) in zip(begun, stale(world, begun, rng), strict=True):
+        assert prompt == text[0]
+        assert tokens[:start] == text[1][:start]
+        assert len(tokens) > start
+
+
+def test_the_oracle_knows_what_is_planted_and_accuses_no_right_engine(world: World) -> None:
+    """Its bet on wrong requests wins, and costs right ones as much as their share on average."""
+    rng = np.random.default_rng(8)
+    right = written(world, 120, rng)
+    oracle = Oracle(world, right)
+    wrong = wrong_texts(world, right, 60, rng)
+    for kind in ("stale_row", "another_request", "random_token"):
+        of_right = rare_oracle.some(np.array([oracle.of(kind, *each) for each in enumerate(right)]), 0.01)
+        of_wrong = rare_oracle.some(np.array([oracle.of(kind, *each) for each in wrong[kind]]), 0.01)
+        alarms = audits(of_right[:, None], of_right[:, None], 0.0, 400, 200, rng, ALARM)
+        found = audits(of_right[:, None], of_wrong[:, None], 0.02, 400, 200, rng, ALARM)
+        assert not alarms.any()
+        assert (found > 0).mean() > 0.9
+
+
+def test_second_bests_that_are_drawn_again_win_what_is_expected(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.rare_power.REPLACED", 0.1)
+    rng = np.random.default_rng(9)
+    read = [each for text in written(world, 60, rng) for each in Reader(world).replaced(text, rng)]
+    _, ratios, expected = zip(*read, strict=True)
+    error = np.std(ratios) / math.sqrt(len(ratios))
+    assert abs(np.mean(ratios) - np.mean(expected)) < 4 * error
+    assert np.mean(expected) > 8 * error  # what right texts lose would not pass
 
 
 def test_few_texts_name_no_share(world: World) -> None:
