@@ -14,6 +14,7 @@ from spsbench.base import (
     FLOAT32,
     GENERATE,
     LENGTH,
+    MTP,
     SAMPLER_ORDER,
     SMALLEST_SET,
     STOP,
@@ -112,6 +113,12 @@ def lacking(sampling: Sampling, known: Sequence[str]) -> list[str]:
     plain = Sampling()
     steps = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
     return [name for name in steps if name not in known]
+
+
+def rule_of(load: Load, rule: str) -> str:
+    """Return a rule that says where drafts are not the draft model's, so that none is held against it."""
+    by_head = load.speculation == MTP or bool(load.options.get("head"))
+    return f"{rule}; drafts of a prediction head" if by_head else rule
 
 
 def usual_settings(load: Load) -> dict[str, Any]:

@@ -136,6 +136,8 @@ def test_vllm_drafts_with_a_trained_head_or_the_targets_modules(
     loaded = vllm.Vllm(Load("t", "d", 3, options=options | {"draft_sample_method": "greedy"}))
     expected = {**drafting, "num_speculative_tokens": 3, "draft_sample_method": "greedy"}
     assert loaded._llm.settings["speculative_config"] == expected
+    # Else an audit holds what was accepted against the draft model.
+    assert loaded.describe().rule == "rejection of the most probable token; drafts of a prediction head"
 
 
 @pytest.mark.usefixtures("fake_vllm")

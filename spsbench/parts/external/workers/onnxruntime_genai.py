@@ -36,6 +36,7 @@ from spsbench.base import (
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,
+    rule_of,
     serve,
     until_stop,
     usual_settings,
@@ -97,7 +98,7 @@ class OnnxRuntimeGenAI:
         if self._load.speculation == LOOKUP:
             rule = LOOKUP_RULE
         if self._load.speculation == MTP:
-            rule = f"{rule}; drafts of the target's prediction head"
+            rule = rule_of(self._load, rule)
             limits.append("At a top_k of 1 its MtpGenerator draws from the whole vocabulary.")
             limits.append("The target's logits are rounded to float16, without a draft too.")
         settings = usual_settings(self._load)

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spsbench.base import MTP, Answer, Ask, Described, Load
-from spsbench.parts.external.serving import require_processors, serve, until_stop, usual_settings
+from spsbench.parts.external.serving import require_processors, rule_of, serve, until_stop, usual_settings
 
 
 class Transformers:
@@ -44,7 +44,7 @@ class Transformers:
             engine="transformers",
             version=self._library.__version__,
             vocab_size=self._target.config.vocab_size,
-            rule="modified rejection" if self._load.speculative else None,
+            rule=rule_of(self._load, "modified rejection") if self._load.speculative else None,
             settings=usual_settings(self._load)
             | {"threads": self._torch.get_num_threads()}
             | self._threshold_settings(),

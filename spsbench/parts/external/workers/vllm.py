@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, MTP, Answer, Ask, Described, Load, Together, Wave
-from spsbench.parts.external.serving import PENALTIES, require_processors, serve, until_stop, usual_settings
+from spsbench.parts.external.serving import (
+    PENALTIES,
+    require_processors,
+    rule_of,
+    serve,
+    until_stop,
+    usual_settings,
+)
 from spsbench.parts.external.waves import stepped
 
 _DEFECT = "Up to 0.32.0 drafts are verified with uninitialised temperature, top-k and top-p (vllm 55005)."
@@ -103,7 +110,8 @@ class Vllm:
 
     @property
     def _rule(self) -> str:
-        return "block verification" if self._verifies_blocks else _RULES[self._draft["draft_sample_method"]]
+        rule = "block verification" if self._verifies_blocks else _RULES[self._draft["draft_sample_method"]]
+        return rule_of(self._load, rule)
 
     @property
     def _processors(self) -> tuple[str, ...]:
