@@ -36,8 +36,9 @@ from spsbench.models.kinds import (
     OWN,
     SPECULATORS,
 )
+from spsbench.models.onednn import Product
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.packed import stored_weight
+from spsbench.models.packed import pack_called, stored_weight
 from spsbench.models.published import CONFIG, D2T, T2D, Published, Shape
 from spsbench.models.speculators import FC, HEAD, LAYER, OWN_EMBEDDING, TYPE, layer_settings, verifier_of
 from spsbench.models.torch_lm import TorchLM
@@ -341,14 +342,14 @@ def _loaded(draft: TrainedDraft, target: CausalLM, flag: str) -> BlockModel:
             flag=flag,
             remedy="Download or save it again.",
         ) from fault
-    net.eval().requires_grad_(False)
+    pack_called(net.eval().requires_grad_(False))
     ids = (
         torch.arange(draft.target.vocab_size)
         if draft.vocabulary is None
         else torch.from_numpy(draft.vocabulary)
     )
     inside = ids < target.vocab_size
-    head = _head(draft, target)[inside.to(target.device)]
+    head = Product(_head(draft, target)[inside.to(target.device)])
     return BlockModel(
         net,
         form_of(draft),

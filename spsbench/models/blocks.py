@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad, scaled_dot_product_attention
 
 from spsbench.models.causal_lm import VocabularyRows
+from spsbench.models.onednn import Product
 from spsbench.models.rewind import RewindCache
 
 VANILLA, GATED, RNN = MARKOV = ("vanilla", "gated", "rnn")
@@ -267,7 +268,7 @@ class BlockModel:
         form: the block's.
         rotary: from states and positions [1, n] to the cosines and sines of their rotation.
         embed: from tokens [n] to embeddings [n, hidden], unscaled.
-        head: [m, hidden] the output head's rows of the tokens that it can propose.
+        head: the product by the output head's rows of the m tokens that it can propose.
         ids: [m] those tokens.
         vocab_size: V.
     """
@@ -278,7 +279,7 @@ class BlockModel:
         form: BlockForm,
         rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
         embed: Callable[[Tensor], Tensor],
-        head: Tensor,
+        head: Product,
         ids: Tensor,
         vocab_size: int,
     ) -> None:
@@ -339,7 +340,7 @@ class BlockModel:
         states = self._net.norm(states)
         lead = states[:first] if form.markov == RNN else None
         states = states[first : first + count]
-        logits = linear(states, self._head)
+        logits = self._head(states)
         if form.logit_scale != 1.0:
             logits = logits * form.logit_scale
         if form.softcap:

@@ -6,7 +6,6 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -25,10 +24,11 @@ from spsbench.models.causal_lm import LAST, CausalLM, States, VocabularyRows, te
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
 from spsbench.models.live_tree import Branches
+from spsbench.models.onednn import Product
 from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
-from spsbench.models.packed import stored_weight
+from spsbench.models.packed import pack_layers, stored_weight
 from spsbench.models.rewind import RewindCache
 from spsbench.models.speculators import (
     FC,
@@ -121,7 +121,7 @@ class TorchChain(HeadChain):
     def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
         self._table = target.model.get_input_embeddings().weight
         width = self._table.shape[1]
-        self._fc = _read(draft, "fc.weight", (width, 2 * width), target)
+        self._fc = Product(_read(draft, "fc.weight", (width, 2 * width), target))
         self._body = _body(draft, target)
         self._score = _OutputHead(draft, target)
         self._target: CausalLM = target
@@ -155,7 +155,7 @@ class TorchChain(HeadChain):
         self._cache.rollback(length)
 
     def _inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        return linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
+        return self._fc(torch.cat([self._table[tokens], features], dim=-1))
 
     def forward_bytes(self) -> int:
         layers = sum(part.nbytes for name, part in self._body.named_parameters() if "embed" not in name)
@@ -179,12 +179,12 @@ class Eagle3Chain(TorchChain):
             self._stored = target.stored
         else:
             self._table = target.model.get_input_embeddings().weight
-        self._fc = _read(draft, FC, draft.stored.shape(FC), target)
+        self._fc = Product(_read(draft, FC, draft.stored.shape(FC), target))
         self._body = eagle3_body(layer_config(draft), draft.convention("residual") == POST, target.dtype)
         names = [name for name in self._body.state_dict() if not name.startswith("embed_tokens")]
         state = {name: _read(draft, name, draft.stored.shape(name), target) for name in names}
         self._body.load_state_dict(state, strict=False)
-        self._body = self._body.to(target.device).eval()
+        self._body = _fitted(self._body.to(target.device), 2 * target.embedding_shape[1])
         self._input_norms = self._norms_before(draft, target)
         if draft.kind == PEAGLE or draft.convention("recycle") != POST:
             self._norm, self._body.norm = self._body.norm, nn.Identity()
@@ -211,7 +211,7 @@ class Eagle3Chain(TorchChain):
             features = torch.cat(
                 [norm(part) for norm, part in zip(self._input_norms, parts, strict=True)], -1
             )
-        return linear(features, self._fc)
+        return self._fc(features)
 
     def _inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         if self._stored is None:
@@ -272,7 +272,7 @@ class OwnHeads:
         self._used = target.vocab_size
         self._blocks = [
             [
-                (
+                Product(
                     _read(draft, f"{head}.{block}.linear.weight", (width, width), target),
                     _read(draft, f"{head}.{block}.linear.bias", (width,), target),
                 )
@@ -281,19 +281,19 @@ class OwnHeads:
             for head in range(self.count)
         ]
         names = [f"{head}.{blocks}.weight" for head in range(self.count)]
-        self._heads = [_read(draft, name, (size, width), target) for name in names]
+        self._heads = [Product(_read(draft, name, (size, width), target)) for name in names]
 
     def __call__(self, feature: Tensor, places: int) -> Tensor:
         rows = []
         for blocks, head in zip(self._blocks[:places], self._heads[:places], strict=True):
             state = feature.to(head.dtype)
-            for weight, bias in blocks:
-                state = state + silu(linear(state, weight, bias))
-            rows.append(linear(state, head))
+            for block in blocks:
+                state = state + silu(block(state))
+            rows.append(head(state))
         return torch.cat(rows)[:, : self._used]
 
     def forward_bytes(self) -> int:
-        layers = sum(part.nbytes for blocks in self._blocks for block in blocks for part in block)
+        layers = sum(block.nbytes for blocks in self._blocks for block in blocks)
         return int(layers + sum(head.nbytes for head in self._heads))
 
 
@@ -324,7 +324,7 @@ class _OutputHead:
         self._scale = 1.0 / float(getattr(text_config(target.config), "logits_scaling", 1.0))
 
     def _take(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._product = partial(linear, weight=weight, bias=bias)
+        self._product = Product(weight, bias)
         self.nbytes = weight.nbytes
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -373,8 +373,15 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
         if not name.startswith("embed_tokens")
     }
     body.load_state_dict(state, strict=False)
+    return _fitted(body.to(target.device), config.hidden_size)
+
+
+def _fitted(body: Any, width: int) -> Any:
+    """Return a body that reads states of a width, as it is computed fastest."""
+    body.eval().requires_grad_(False)
+    pack_layers(body, width)
     group_queries(body)
-    return body.to(target.device).eval()
+    return body
 
 
 class OnnxChain(HeadChain):

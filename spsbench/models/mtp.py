@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from spsbench.decode.protocols import read_prompt
 from spsbench.models.attention import group_queries
@@ -31,6 +30,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.heads import HeadChain
 from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
+from spsbench.models.onednn import Product
 from spsbench.models.packed import pack_layers, stored_weight
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
@@ -250,7 +250,7 @@ class MtpModule(nn.Module):
         width = text_config(target.config).hidden_size
         self.embedding_norm = _norm(stored, names.embedding_norm, self.final_norm)
         self.hidden_norm = _norm(stored, names.hidden_norm, self.final_norm)
-        self.projection = nn.Parameter(_stored(stored, names.projection, (width, 2 * width), target))
+        self.projection = Product(_stored(stored, names.projection, (width, 2 * width), target))
         table = target.model.get_input_embeddings()
         head = head_of(target.model)
         self._embed = table if not names.embedding else _own(stored, names.embedding, table)
@@ -266,7 +266,7 @@ class MtpModule(nn.Module):
         embedded = self.embedding_norm(self._embed(tokens))
         states = self.hidden_norm(states)
         both = (states, embedded) if self._hidden_first else (embedded, states)
-        joined = linear(torch.cat(both, -1), self.projection).unsqueeze(0)
+        joined = self.projection(torch.cat(both, -1)).unsqueeze(0)
         out = self.body(inputs_embeds=joined, past_key_values=cache, use_cache=True, **placed)
         last: Tensor = out.last_hidden_state[0]
         return last

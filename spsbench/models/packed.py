@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.models.body import head_of
-from spsbench.models.packed_experts import experts_in, laid_out, pack_experts, product, unpack_experts
+from spsbench.models.onednn import can_be_laid_out, has_kernels, laid_out, product
+from spsbench.models.packed_experts import experts_in, pack_experts, unpack_experts
 
 _ROUNDING = 2.0**-5
 """Of the largest logit: above what another order of sums in bfloat16 moves one, below another model."""
@@ -96,7 +97,7 @@ def pack_layers(model: Any, width: int | None = None) -> int:
     Args:
         width: of the states that a drafter's body reads instead of ids; it has no output head.
     """
-    layers = [*_packable(model)]
+    layers = [*_packable(model, head_of(model))]
     with _inputs_of(layers) as inputs:
         before = _outputs(model, width) if layers else None
     if before is None:
@@ -118,26 +119,26 @@ def pack_layers(model: Any, width: int | None = None) -> int:
     return 0
 
 
-def _packable(model: Any) -> Iterator[nn.Linear]:
+def pack_called(net: nn.Module) -> None:
+    """Lay out the linear layers of a net of ours, which calls them and reads no weight by itself."""
+    for layer in [*_packable(net, None)]:
+        _pack([layer], None)
+
+
+def _packable(model: nn.Module, head: Any) -> Iterator[nn.Linear]:
     """Yield the plain layers that own their weights, and a plain head."""
-    if not _has_kernels():
+    if not has_kernels():
         return
-    head = head_of(model)
     users: dict[int, int] = {}
     for part in model.modules():
         for weight in part.parameters(recurse=False):
             users[id(weight)] = users.get(id(weight), 0) + 1
     for part in model.modules():
         # A class of its own may read its weight by itself.
-        if type(part) is nn.Linear and (part is head or users[id(part.weight)] == 1):
-            weight = part.weight
-            if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.numel():
-                yield part
-
-
-def _has_kernels() -> bool:
-    is_built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return is_built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        if type(part) is not nn.Linear or not can_be_laid_out(part.weight):
+            continue
+        if part is head or users[id(part.weight)] == 1:
+            yield part
 
 
 @contextmanager

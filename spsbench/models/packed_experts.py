@@ -14,6 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from spsbench.models.onednn import can_be_laid_out, laid_out, product
+
 
 class PackedExperts(nn.Module):
     """A layer's experts, before their class of transformers; a copy is of that class, with plain weights."""
@@ -93,18 +95,4 @@ def _names(experts: Any) -> tuple[str, str]:
 
 
 def _is_packable(weight: Tensor | None) -> bool:
-    if weight is None:
-        return False
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 3
-
-
-def laid_out(weight: Tensor) -> nn.Parameter:
-    """Return a weight [out, in] in oneDNN's layout."""
-    rows = weight.contiguous()
-    return nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(rows, 1), requires_grad=False)
-
-
-def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[..., out] of [..., in] by a weight that is laid out."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-    return out
+    return weight is not None and can_be_laid_out(weight) and weight.dim() == 3

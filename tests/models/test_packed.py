@@ -22,12 +22,13 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.loading import load
 from spsbench.models.memory import forward_bytes
 from spsbench.models.mtp import find_modules
+from spsbench.models.onednn import has_kernels
 from spsbench.models.packed import PackedLinear, pack_layers, stored_weight
 from spsbench.models.packed_experts import PackedExperts
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
 
-pytestmark = pytest.mark.skipif(not packed._has_kernels(), reason="the processor has no AVX-512")
+pytestmark = pytest.mark.skipif(not has_kernels(), reason="the processor has no AVX-512")
 
 IDS = torch.arange(3, 12)[None]
 CPU = torch.device("cpu")
@@ -163,7 +164,7 @@ def test_a_layout_that_computes_otherwise_is_taken_back(
 def test_other_precisions_and_processors_keep_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pack_layers(tiny("llama").float()) == 0
     assert pack_layers(tiny("llama").half()) == 0
-    monkeypatch.setattr(packed, "_has_kernels", lambda: False)
+    monkeypatch.setattr(packed, "has_kernels", lambda: False)
     assert pack_layers(tiny("llama")) == 0
 
 

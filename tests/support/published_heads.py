@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def save_published(
     layers: int = 1,
     model_type: str = "llama",
     vocabulary: Tensor | None = None,
+    sizes: Mapping[str, int] = SIZES,
     seed: int = 0,
     name: str = "tiny",
     **told: Any,
@@ -53,10 +54,11 @@ def save_published(
         kind: ``eagle3`` or ``peagle``.
         ids: of the target's layers, as written.
         vocabulary: the token of each row; every token without it.
+        sizes: of the layers.
         told: further fields of its configuration.
     """
     make = noise_of(seed)
-    layer = {"model_type": model_type, "hidden_size": hidden, "vocab_size": vocab_size, **SIZES}
+    layer = {"model_type": model_type, "hidden_size": hidden, "vocab_size": vocab_size, **sizes}
     layer |= {"num_hidden_layers": layers, "bos_token_id": None, "eos_token_id": None}
     count = 3 if ids is None else len(ids)
     rows = vocab_size if vocabulary is None else len(vocabulary)

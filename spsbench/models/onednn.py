@@ -1,0 +1,48 @@
+"""Products in bfloat16 on a CPU by weights that are laid out once, in blocks, for oneDNN's kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+
+def has_kernels() -> bool:
+    is_built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def can_be_laid_out(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.numel() > 0
+
+
+def laid_out(weight: Tensor) -> nn.Parameter:
+    """Return a weight [out, in] in oneDNN's layout."""
+    rows = weight.contiguous()
+    return nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(rows, 1), requires_grad=False)
+
+
+def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[..., out] of [..., in] by a weight that is laid out."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return out
+
+
+class Product:
+    """Multiplies by a weight [out, in] that nothing else reads: laid out where there are kernels for it.
+
+    Attributes:
+        nbytes: of the weight and the bias.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.nbytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self.dtype = weight.dtype
+        self._bias = bias
+        self._is_laid_out = has_kernels() and can_be_laid_out(weight)
+        self._weight = laid_out(weight) if self._is_laid_out else weight
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[n, out] of [n, in]."""
+        multiply = product if self._is_laid_out else linear
+        return multiply(states, self._weight, self._bias)
