@@ -9,6 +9,7 @@ import numpy as np
 
 from spsbench.base import MODIFIED_REJECTION, Interval, Spec
 from spsbench.law import DraftedLoops, Floats, TextLoops
+from spsbench.parts.whatif.quantiles import weighted_quantiles
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import COLD, PROMPTS, LoopCosts, LoopTimes, resampled
 from spsbench.stats import LEVEL, alpha_needed, c_allowed, pooled_ratio
@@ -141,8 +142,7 @@ def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLo
     counts = np.zeros(max(len(text.counts) for text in work.texts))
     for text in work.texts:
         counts[: len(text.counts)] += text.counts
-    below = np.cumsum(counts) / counts.sum()
-    loops = tuple(int(np.searchsorted(below, share - 1e-12)) for share in (0.5, 0.9, 0.99))
+    loops = tuple(map(int, weighted_quantiles(np.arange(float(len(counts))), counts, (0.5, 0.9, 0.99))))
     name = name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
     shares = emitted / emitted.sum()
     tokens = work.tokens_per_loop
@@ -191,12 +191,8 @@ class Timed:
             loops = np.arange(len(text.counts))
             a_loop = costs.at_zero[0, 0] + costs.slope[0, 0] * text.context
             seconds.append(loops * a_loop + extra[np.minimum(loops, COLD)])
-        every = np.concatenate(seconds)
         weights = np.concatenate([text.counts for text in self.work.texts])
-        order = np.argsort(every)
-        below = np.cumsum(weights[order]) / weights.sum()
-        place = int(np.searchsorted(below, share - 1e-12))
-        return float(every[order][min(place, len(order) - 1)])
+        return float(weighted_quantiles(np.concatenate(seconds), weights, [share])[0])
 
 
 @dataclass(frozen=True, slots=True)
