@@ -98,14 +98,13 @@ def bench_pair(wanted: BenchOptions) -> None:
     configurations = _configurations(wanted)
     threads = values.threads(wanted.threads)
     from spsbench.base import describe_environment
-    from spsbench.models import Gpu, quiet_libraries, resolve_device, suitable_threads
+    from spsbench.models import Gpu, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
     config = replace(config, acceptance=_acceptance(wanted.alpha))
     device = resolve_device(wanted.device or "auto")
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking the models", quiet=quiet)
-    quiet_libraries()
     if configurations is None:
         models = _named_pair(wanted, config, device)
     else:
