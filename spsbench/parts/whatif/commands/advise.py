@@ -26,6 +26,7 @@ from spsbench.config import MaterialSettings, ModelRef, refuse_together
 from spsbench.parts.whatif.commands.options import AdviseOptions
 from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
+from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
     from spsbench.parts.whatif.replay.study import Study
     from spsbench.parts.whatif.replay.texts import Written
     from spsbench.runner import Plan
-
-FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
-"""Engines whose options are known: see ``whatif.replay.recipes``."""
-
 
 _PROMPTS, _CHECKED, _FEWEST_CHECKED = 24, 8, 3
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
@@ -198,8 +195,6 @@ def _engine(wanted: AdviseOptions, ks: Sequence[int]) -> str | None:
         raise UsageError(f"{engine} has one K for all batch sizes.", flag="--times", remedy="Leave it out.")
     values.readable(wanted.times, "--times", "Give what `spsbench bench --batch LIST --json` printed.")
     if wanted.times is not None:  # before minutes are spent
-        from spsbench.parts.whatif.replay.recipes import schedule
-
         schedule(wanted.times, dict.fromkeys(ks, 1.0), drafts=False)
     return engine
 
@@ -208,7 +203,6 @@ def _options(
     engine: str, study: Study, advice: Advice, checks: Sequence[Check], use: Check, times: Path | None
 ) -> str:
     """What an engine takes of the advice, below comments that say what it is worth."""
-    from spsbench.parts.whatif.replay.recipes import can_run, recipe, schedule
     from spsbench.report import interval
 
     first = use.candidate

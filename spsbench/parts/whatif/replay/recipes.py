@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, UnavailableError
 from spsbench.drafters import drafter_kind
-from spsbench.parts.whatif.replay.prediction import Forecast
 from spsbench.store import documents
+
+if TYPE_CHECKING:
+    from spsbench.parts.whatif.replay.prediction import Forecast
 
 Schedule = Sequence[tuple[int, int, int]]
 """(first batch size, last, K); K is 0 where speculation does not pay."""
@@ -35,9 +37,13 @@ def _vllm(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Sc
             config["method"] = "suffix"
     if forecast.rule == BLOCK:
         config["rejection_sample_method"] = "block"
-    if by_batch:
-        config["num_speculative_tokens_per_batch_size"] = [list(each) for each in by_batch]
-    return f"--speculative-config '{json.dumps(config)}'"
+    return vllm_option(config, by_batch)
+
+
+def vllm_option(config: Mapping[str, Any], by_batch: Schedule) -> str:
+    """Return vLLM's option for a configuration, with K by batch size where that is known."""
+    schedule = {"num_speculative_tokens_per_batch_size": by_batch} if by_batch else {}
+    return f"--speculative-config '{json.dumps({**config, **schedule})}'"
 
 
 def _sglang(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
@@ -68,7 +74,7 @@ def _tensorrt_llm(forecast: Forecast, draft: str, sampling: SamplingParams, by_b
     return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in fields.items())])
 
 
-_Writer = Callable[[Forecast, str, SamplingParams, Schedule], str]
+_Writer = Callable[["Forecast", str, SamplingParams, Schedule], str]
 _RULES = {"vllm": (BLOCK,)}
 FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
     "vllm": (_vllm, ("model", "lookup", "suffix")),
@@ -102,8 +108,6 @@ def recipe(
 def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedule:
     """Return the fastest K of each batch size whose forwards ``spsbench bench --batch --json`` timed.
 
-    Between measured sizes the next smaller one's holds.
-
     Args:
         tokens: replayed tokens per loop by K.
         drafts: whether a draft model drafts; a copy takes no forward.
@@ -128,10 +132,15 @@ def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedu
         raise UnavailableError(
             f"{path} has no forwards for K = {ks}.", flag="--times", remedy="Give bench --k."
         )
-    sizes = sorted(best)
+    return ranges_of({size: k for size, (_, k) in best.items()})
+
+
+def ranges_of(k_by_size: Mapping[int, int]) -> Schedule:
+    """Return the batch sizes that have one K as ranges; between sizes the next smaller one's holds."""
+    sizes = sorted(k_by_size)
     ranges: list[tuple[int, int, int]] = []
     for size, end in zip(sizes, [*(after - 1 for after in sizes[1:]), sizes[-1]], strict=True):
-        _, k = best[size]
+        k = k_by_size[size]
         if ranges and ranges[-1][2] == k:
             ranges[-1] = ranges[-1][0], end, k
         else:

@@ -13,7 +13,6 @@ import yaml
 
 from spsbench.base.errors import UnavailableError
 from spsbench.base.records import SamplingParams, Spec
-from spsbench.parts.whatif.commands.advise import FORMATS as OFFERED
 from spsbench.parts.whatif.replay.prediction import Forecast
 from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
 from spsbench.parts.whatif.replay.times import read_times
@@ -30,10 +29,6 @@ def vllm(*args: Any) -> dict[str, Any]:
     assert flag == "--speculative-config"
     parsed: dict[str, Any] = json.loads(value)
     return parsed
-
-
-def test_every_engine_that_is_offered_is_written() -> None:
-    assert set(OFFERED) == set(FORMATS)
 
 
 def test_vllm_takes_the_draws_of_the_draft_and_the_rule_that_was_chosen() -> None:
