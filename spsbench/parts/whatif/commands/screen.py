@@ -14,7 +14,7 @@ from spsbench.base import Interval
 from spsbench.parts.whatif.bench.study import short
 from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
-from spsbench.parts.whatif.replay.prediction import Even, Forecast, Predicted
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Predicted
 from spsbench.parts.whatif.replay.study import Study
 from spsbench.parts.whatif.replay.times import Calibration
 from spsbench.report import (
@@ -63,7 +63,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
     return facts
 
 
-def _forecast_facts(forecast: Forecast, study: Study) -> dict[str, Any]:
+def _forecast_facts(forecast: DrafterForecast, study: Study) -> dict[str, Any]:
     break_even = study.even(forecast)
     predicted = study.predicted(forecast)
     return {
@@ -126,7 +126,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     )
 
 
-def _reading_again(forecasts: Sequence[Forecast]) -> list[str]:
+def _reading_again(forecasts: Sequence[DrafterForecast]) -> list[str]:
     """What an engine that keeps running states would save, at the fastest forecast."""
     known = [one for one in forecasts if one.timed is not None and one.reading_again is not None]
     if not known:
@@ -138,7 +138,7 @@ def _reading_again(forecasts: Sequence[Forecast]) -> list[str]:
     ]
 
 
-def _size(one: Forecast) -> str:
+def _size(one: DrafterForecast) -> str:
     return f"K={one.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
 
 

@@ -28,7 +28,7 @@ from spsbench.base import (
 )
 from spsbench.drafters import DRAFT, ForcedDrafts, drafter_kind
 from spsbench.parts.whatif.replay import MEAN
-from spsbench.parts.whatif.replay.prediction import Even, Forecast, Timed, faster
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Timed, faster
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
 from spsbench.parts.whatif.replay.study import Sought, Study, given_by, study_of
 from spsbench.parts.whatif.replay.texts import TargetText, Written
@@ -329,7 +329,7 @@ def _digest(content: Any) -> str:
 class Candidate:
     """A forecast, or ArS, on the judging half; ``bytes`` are of weights and caches."""
 
-    forecast: Forecast | None
+    forecast: DrafterForecast | None
     speedup: Interval
     slower: Interval
     p99_s: float
@@ -378,14 +378,14 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
             flag="--choose",
             remedy="Give more, or a smaller target.",
         )
-    arms: list[tuple[Forecast | None, Timed]] = [(None, study.ars)]
+    arms: list[tuple[DrafterForecast | None, Timed]] = [(None, study.ars)]
     arms += [
         (one, one.timed)
         for one in study.forecasts
         if one.timed is not None and one.bytes <= memory_bytes and _pays(one, study)
     ]
 
-    def worth(pair: tuple[Forecast | None, Timed]) -> float:
+    def worth(pair: tuple[DrafterForecast | None, Timed]) -> float:
         own = pair[1].part(choosing)
         return own.mean_s() if objective == MEAN else own.quantile_s(0.99)
 
@@ -393,7 +393,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     best, best_timed = ranked[0]
     ars = study.ars.part(judging)
 
-    def candidate(forecast: Forecast | None, timed: Timed) -> Candidate:
+    def candidate(forecast: DrafterForecast | None, timed: Timed) -> Candidate:
         own = timed.part(judging)
         slower = faster(own, best_timed.part(judging))
         size = study.ars_bytes if forecast is None else forecast.bytes
@@ -451,7 +451,7 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     return replace(advice, best=best, others=others, plain=plain, untrusted=sentence)
 
 
-def _drafter_name(forecast: Forecast | None) -> tuple[str, str]:
+def _drafter_name(forecast: DrafterForecast | None) -> tuple[str, str]:
     return ("", "") if forecast is None else (str(forecast.drafter), forecast.draft)
 
 
@@ -459,7 +459,7 @@ _GAIN = 1e-3
 """Block verification is a choice where it has so much more of tokens per loop: else noise would choose."""
 
 
-def _pays(one: Forecast, study: Study) -> bool:
+def _pays(one: DrafterForecast, study: Study) -> bool:
     if one.rule != BLOCK:
         return True
     same = {

@@ -17,7 +17,7 @@ from spsbench.stats import LEVEL, alpha_needed, c_allowed, pooled_ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class DrafterForecast:
     """One drafter with one rule and one K over all texts: predicted, and as the run had it.
 
     Attributes:

@@ -16,13 +16,13 @@ from spsbench.drafters import drafter_kind
 from spsbench.store import documents
 
 if TYPE_CHECKING:
-    from spsbench.parts.whatif.replay.prediction import Forecast
+    from spsbench.parts.whatif.replay.prediction import DrafterForecast
 
 Schedule = Sequence[tuple[int, int, int]]
 """(first batch size, last, K); K is 0 where speculation does not pay."""
 
 
-def _vllm(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+def _vllm(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
     config: dict[str, Any] = {"num_speculative_tokens": max([forecast.k, *(k for *_, k in by_batch)])}
     options = _options(forecast)
     match forecast.drafter.name:
@@ -46,7 +46,7 @@ def vllm_option(config: Mapping[str, Any], by_batch: Schedule) -> str:
     return f"--speculative-config '{json.dumps({**config, **schedule})}'"
 
 
-def _sglang(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+def _sglang(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
     k = forecast.k
     if forecast.drafter.name == "lookup":
         return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
@@ -56,7 +56,7 @@ def _sglang(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: 
     )
 
 
-def _llama_cpp(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+def _llama_cpp(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
     k = forecast.k
     if forecast.drafter.name == "lookup":
         size = _options(forecast)["max_n"]
@@ -66,7 +66,7 @@ def _llama_cpp(forecast: Forecast, draft: str, sampling: SamplingParams, by_batc
     return f"--spec-type draft-simple -md {draft} --spec-draft-n-max {k} --spec-draft-p-min 0{drawn}"
 
 
-def _tensorrt_llm(forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+def _tensorrt_llm(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
     fields = {"decoding_type": "DraftTarget", "max_draft_len": forecast.k, "speculative_model": draft}
     if forecast.drafter.name == "lookup":
         fields = {"decoding_type": "NGram", "max_draft_len": forecast.k}
@@ -74,7 +74,7 @@ def _tensorrt_llm(forecast: Forecast, draft: str, sampling: SamplingParams, by_b
     return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in fields.items())])
 
 
-_Writer = Callable[["Forecast", str, SamplingParams, Schedule], str]
+_Writer = Callable[["DrafterForecast", str, SamplingParams, Schedule], str]
 _RULES = {"vllm": (BLOCK,)}
 FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
     "vllm": (_vllm, ("model", "lookup", "suffix")),
@@ -85,12 +85,12 @@ FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
 """By engine what writes its options, and the drafters that it has."""
 
 
-def _options(forecast: Forecast) -> Mapping[str, Any]:
+def _options(forecast: DrafterForecast) -> Mapping[str, Any]:
     spec = forecast.drafter
     return drafter_kind(spec.name).settled(spec)
 
 
-def can_run(engine: str, forecast: Forecast) -> bool:
+def can_run(engine: str, forecast: DrafterForecast) -> bool:
     """Return whether the engine has such a drafter and rule."""
     _, drafters = FORMATS[engine]
     rules = (MODIFIED_REJECTION, *_RULES.get(engine, ()))
@@ -98,7 +98,7 @@ def can_run(engine: str, forecast: Forecast) -> bool:
 
 
 def recipe(
-    engine: str, forecast: Forecast, draft: str, sampling: SamplingParams, by_batch: Schedule = ()
+    engine: str, forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule = ()
 ) -> str:
     """Return the engine's options for a cell that it can run."""
     writer, _ = FORMATS[engine]

@@ -16,8 +16,8 @@ from spsbench.engines import Engine, teacher_force
 from spsbench.models import Pair
 from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.prediction import (
+    DrafterForecast,
     Even,
-    Forecast,
     Predicted,
     Timed,
     break_even,
@@ -83,16 +83,16 @@ class Study:
     """Every forecast; ``ars_bytes`` are the target's weights and cache at the longest text."""
 
     written: Written
-    forecasts: tuple[Forecast, ...]
+    forecasts: tuple[DrafterForecast, ...]
     ars: Timed | None
     ars_bytes: int
     policy_times: Mapping[DrafterPolicy, LoopTimes]
     ran: Mapping[AsRun, Ran]
 
-    def predicted(self, one: Forecast) -> Predicted | None:
+    def predicted(self, one: DrafterForecast) -> Predicted | None:
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
-    def even(self, one: Forecast) -> Even | None:
+    def even(self, one: DrafterForecast) -> Even | None:
         """Return where a cell would be as fast as ArS; in alpha, which is that of modified rejection only."""
         if one.rule != MODIFIED_REJECTION:
             return None
@@ -233,7 +233,7 @@ def _study(
 ) -> Study:
     """Return every forecast, from laws and times of the same texts."""
     ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
-    forecasts: list[Forecast] = []
+    forecasts: list[DrafterForecast] = []
     ran: dict[AsRun, Ran] = {}
     for sought, replay in replayed.items():
         # The run's own arms, if they had this draft.
@@ -249,7 +249,7 @@ def _study(
             key = _Key(sought, k, rule)
             arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))
             forecasts.append(
-                Forecast(
+                DrafterForecast(
                     sought.name,
                     sought.drafter,
                     sought.draft,

@@ -27,7 +27,7 @@ from spsbench.parts.whatif.replay.advice import advised as use_of
 from spsbench.parts.whatif.replay.times import Part, Round, StepTimes
 
 if TYPE_CHECKING:
-    from spsbench.parts.whatif.replay.prediction import Forecast
+    from spsbench.parts.whatif.replay.prediction import DrafterForecast
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
@@ -134,7 +134,7 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
 
 def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> None:
     nothing: Any = {"speedup": None, "slower": None, "p99_s": 1.0, "bytes": 1}
-    best, other = (Candidate(cast("Forecast", name), **nothing) for name in ("best", "other"))
+    best, other = (Candidate(cast("DrafterForecast", name), **nothing) for name in ("best", "other"))
     advice = Advice(best, (Candidate(None, **nothing), other), (), (), (), None, ())
 
     def use(*checks: tuple[float, bool]) -> Any:

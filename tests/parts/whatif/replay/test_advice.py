@@ -13,7 +13,7 @@ from spsbench.base.records import Spec
 from spsbench.drafters.shape import Shape
 from spsbench.law.text_loops import Floats, anchored, loops_over
 from spsbench.parts.whatif.replay.advice import advise
-from spsbench.parts.whatif.replay.prediction import Forecast, Timed, work_of
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Timed, work_of
 from spsbench.parts.whatif.replay.study import Sought, Study, given_by
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import LoopTimes, Part, Round, StepTimes
@@ -32,7 +32,7 @@ def study(ratios: Floats, seconds: dict[str, float]) -> Study:
         laws = [loops_over(ratios, block=rule == BLOCK) for _ in TEXTS]
         work = work_of(TEXTS, laws)
         times = LoopTimes.one_a_round(5.0, np.full(6, taken), np.zeros(6), K)
-        found.append(Forecast("model", Spec("model"), "", rule, K, work, np.ones(K + 1), 1, times))
+        found.append(DrafterForecast("model", Spec("model"), "", rule, K, work, np.ones(K + 1), 1, times))
     ars = Timed(work_of(TEXTS), LoopTimes.one_a_round(5.0, np.ones(6), np.zeros(6), 0))
     return Study(cast("Any", SimpleNamespace(texts=TEXTS)), tuple(found), ars, 1, {}, {})
 

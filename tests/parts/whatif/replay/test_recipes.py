@@ -13,15 +13,15 @@ import yaml
 
 from spsbench.base.errors import UnavailableError
 from spsbench.base.records import SamplingParams, Spec
-from spsbench.parts.whatif.replay.prediction import Forecast
+from spsbench.parts.whatif.replay.prediction import DrafterForecast
 from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
 from spsbench.parts.whatif.replay.times import read_times
 
 DRAWN, GREEDY = SamplingParams(), SamplingParams(greedy=True)
 
 
-def found(drafter: str, k: int = 4, rule: str = "modified-rejection") -> Forecast:
-    return Forecast(drafter, Spec.parse(drafter), "", rule, k, cast("Any", None), np.ones(k + 1), 0)
+def found(drafter: str, k: int = 4, rule: str = "modified-rejection") -> DrafterForecast:
+    return DrafterForecast(drafter, Spec.parse(drafter), "", rule, k, cast("Any", None), np.ones(k + 1), 0)
 
 
 def vllm(*args: Any) -> dict[str, Any]:
