@@ -27,8 +27,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from benchmarks.architectures import whole_model
 from benchmarks.rollback import qwen
 from benchmarks.tiny_types import tiny_config
-from spsbench.models import TorchLM, quiet_libraries
+from spsbench.models import TorchLM
 from spsbench.models.attention import group_queries
+from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.packed import PackedLinear, pack_layers
 from spsbench.models.packed_experts import PackedExperts
 

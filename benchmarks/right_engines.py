@@ -54,10 +54,6 @@ class World:
     samplings: Sequence[SamplingParams]
     dtype: str = FLOAT32
 
-    @property
-    def exact(self) -> bool:
-        return self.dtype == FLOAT32
-
 
 class _Here(Served):
     """The worker's engine as a peer of this process."""
@@ -98,8 +94,7 @@ def audited(asked: World, seed: int, effort: Effort) -> SettingResult:
     sampling = asked.samplings[seed % len(asked.samplings)]
     rule = asked.peer.describe().rule
     given = (asked.peer, asked.models, prompts, sampling, asked.stop_ids, effort)
-    dtype = None if asked.exact else DTYPES[asked.dtype]
-    audit = EngineAudit(*given, seed=seed, k=K, rule=rule, exact=asked.exact, dtype=dtype)
+    audit = EngineAudit(*given, seed=seed, k=K, rule=rule, dtype=DTYPES[asked.dtype])
     return audit.run(lambda _: None)
 
 

@@ -38,7 +38,6 @@ def examine_folder(
 ) -> None:
     """Print what a folder is; with a target, measure what it accepts under each reading too."""
     from spsbench.drafters.served_drafts import served
-    from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.published import CONFIG, read_config_file
 
     if target is None and (task or limit):
@@ -46,7 +45,6 @@ def examine_folder(
         raise UsageError(
             f"{flag} names prompts for a target, and none is given.", flag=flag, remedy="Give --target MODEL."
         )
-    quiet_libraries()
     draft = _described(folder)
     engines = served(draft, read_config_file(folder / CONFIG, FLAG) or {})
     measured: Sequence[Accepted] = ()

@@ -172,11 +172,17 @@ def float_dtype(name: str | None, flag: str) -> str:
 
 def concurrencies(text: str, flag: str = "--concurrency", most: int = 1024) -> tuple[int, ...]:
     """Read ``1,2,8`` as numbers of requests in flight, in rising order."""
+    return tuple(sorted(counts(text, flag, f"For example: {flag} 1,2,4,8.", most)))
+
+
+def counts(text: str, flag: str, remedy: str, most: int | None = None) -> tuple[int, ...]:
+    """Read ``1,2,8`` as whole numbers from 1, each once, in the order in which they were typed."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
-        why = f"it must be whole numbers from 1 to {most}, got {text}."
-        raise UsageError(why, flag=flag, remedy=f"For example: {flag} 1,2,4,8.")
-    return tuple(sorted({int(part) for part in parts}))
+    digits = all(part.isascii() and part.isdecimal() for part in parts)
+    if not digits or not all(1 <= int(part) <= (most or math.inf) for part in parts):
+        to = "" if most is None else f" to {most}"
+        raise UsageError(f"it must be whole numbers from 1{to}, got {text}.", flag=flag, remedy=remedy)
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def seed(text: str | None) -> int:

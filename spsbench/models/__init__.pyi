@@ -32,7 +32,6 @@ from spsbench.models.fetch.http import Http as Http
 from spsbench.models.fetch.http import find_file as find_file
 from spsbench.models.fetch.http import find_versions as find_versions
 from spsbench.models.fetch.http import pip_settings as pip_settings
-from spsbench.models.hf_errors import quiet_libraries as quiet_libraries
 from spsbench.models.kinds import DESCRIPTION as DESCRIPTION
 from spsbench.models.kinds import DFLASH as DFLASH
 from spsbench.models.kinds import EAGLE as EAGLE

@@ -19,6 +19,7 @@ from spsbench.models.hf_errors import quiet_libraries, typed_error
 SUFFIX = ".gguf"
 
 _ORIGIN = "spsbench_origin.json"
+_NAME = "model.gguf"
 _MAGIC = b"GGUF"
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _UNKNOWN_ARCHITECTURE = ("is not supported yet", "Unknown gguf model_type")
@@ -92,30 +93,27 @@ def _quantisation_name(reader: Any) -> str:
 
 def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
     """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
-    quiet_libraries()
-    with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
-        header = read_header(file, name, flag)
-        size = cache.megabytes(4 * header.parameters)
-        cache.watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
-        # Beside other files transformers would take their tokenizer for this model's.
-        (Path(alone) / "model.gguf").symlink_to(file.absolute())
-        _write_float32(alone, "model.gguf", folder)
+    header = read_header(file, name, flag)
+    size = cache.megabytes(4 * header.parameters)
+    cache.watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
+    with _alone(file, name, flag) as location:
+        _write_float32(location, folder)
     origin = Origin(file.name, sha256, header.weights)
     (folder / _ORIGIN).write_text(json.dumps(asdict(origin), indent=2), encoding="utf-8")
 
 
-def _write_float32(location: str, file: str, folder: Path) -> None:
+def _write_float32(location: str, folder: Path) -> None:
     """Write a GGUF file's model in float32 as transformers saves it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    config = AutoConfig.from_pretrained(location, gguf_file=file, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(location, gguf_file=_NAME, trust_remote_code=False)
     config.dtype = torch.float32
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     with contextlib.redirect_stderr(io.StringIO()):  # it draws its own bar
-        path = str(Path(location) / file)
+        path = str(Path(location) / _NAME)
         read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
     model.load_state_dict(read["tensors"], strict=False, assign=True)
     model.tie_weights()
@@ -126,7 +124,7 @@ def _write_float32(location: str, file: str, folder: Path) -> None:
     _tell_rope(folder / "config.json")
     for weights in folder.glob("*.safetensors"):  # that library makes the file readable by its owner only
         weights.chmod((folder / "config.json").stat().st_mode)
-    _write_tokenizer(location, file, folder, config.vocab_size)
+    _write_tokenizer(location, folder, config.vocab_size)
 
 
 def _tell_rope(written: Path) -> None:
@@ -139,10 +137,10 @@ def _tell_rope(written: Path) -> None:
         written.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _write_tokenizer(location: str, file: str, folder: Path, vocab_size: int) -> None:
+def _write_tokenizer(location: str, folder: Path, vocab_size: int) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=file, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=_NAME, trust_remote_code=False)
     tokenizer.save_pretrained(folder)
     # Tokens after the vocabulary go: transformers adds GPT-2's unknown token to files without one.
     written = folder / "tokenizer.json"
@@ -184,15 +182,25 @@ def _is_converted(file: Path, name: str, flag: str) -> bool:
 
 def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
     """Write the settings of a file whose header was read, or whose hash is known."""
-    quiet_libraries()
-    with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
+    with _alone(file, name, flag) as location:
         from transformers import AutoConfig
 
-        (Path(alone) / "model.gguf").symlink_to(file.absolute())
-        config = AutoConfig.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
+        config = AutoConfig.from_pretrained(location, gguf_file=_NAME, trust_remote_code=False)
         config.save_pretrained(folder)
         _tell_rope(folder / "config.json")
-        _write_tokenizer(alone, "model.gguf", folder, config.vocab_size)
+        _write_tokenizer(location, folder, config.vocab_size)
+
+
+@contextlib.contextmanager
+def _alone(file: Path, name: str, flag: str) -> Iterator[str]:
+    """Yield a folder in which a GGUF file is ``_NAME``, for libraries that read it in silence.
+
+    Beside other files transformers would take their tokenizer for this model's.
+    """
+    quiet_libraries()
+    with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / _NAME).symlink_to(file.absolute())
+        yield folder
 
 
 @contextlib.contextmanager

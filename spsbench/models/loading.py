@@ -32,7 +32,7 @@ from spsbench.models.downloads import (
     packed_by_modelopt,
     remote_weights,
 )
-from spsbench.models.hf_errors import typed_errors
+from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
 from spsbench.models.packed import pack_layers, stored_weight
@@ -435,6 +435,7 @@ def read_config(name: str, flag: str) -> Any:
     """Return the configuration of a model, see ``configuration`` for what it may be named by."""
     from transformers import AutoConfig
 
+    quiet_libraries()
     path = configuration(name, flag)
     with typed_errors(name, flag):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import Checkpoint, Floats, StoredWeights
-from spsbench.models.hf_errors import typed_errors
+from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
@@ -202,6 +202,7 @@ def open_published(folder: Path, flag: str) -> Published | None:
     if config is None:
         return None
     require_bounded_config(config, str(folder), flag)
+    quiet_libraries()  # a folder may be read before any model is
     with typed_errors(str(folder), flag):
         return Published(folder, config, _weights_of(folder, flag), flag)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from spsbench.base.errors import UnavailableError
 from spsbench.models.authors import read_eagle, read_eagle3, read_medusa
 from spsbench.models.block_folders import read_blocks
-from spsbench.models.hf_errors import quiet_libraries, typed_errors
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import DESCRIPTION, is_trained
 from spsbench.models.published import CONFIG, Published, open_published
 from spsbench.models.speculators import read_speculators
@@ -33,7 +33,6 @@ def read_draft(folder: Path, flag: str) -> TrainedDraft:
     """
     if is_trained(folder):
         return read_trained(folder, flag)
-    quiet_libraries()  # a folder may be read before any model is
     published = open_published(folder, flag)
     if published is not None:
         with typed_errors(str(folder), flag):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spsbench.base.errors import UsageError
-from spsbench.cli.values import number, seconds
+from spsbench.cli.values import concurrencies, counts, number, seconds
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,13 @@ def test_a_number_is_finite_and_at_least_the_least(text: str) -> None:
 
 def test_a_whole_number_that_no_float_holds_is_one() -> None:
     assert number("1" + 400 * "0", "--n", 0, 1, whole=True) == 10**400
+
+
+def test_whole_numbers_are_read_once_each_and_levels_in_rising_order() -> None:
+    assert counts("32, 1,32", "--n", "Give one.") == (32, 1)
+    assert concurrencies("8,1,8") == (1, 8)
+    for wrong in ("", "0", "1,", "1.5", "-1", "\u0663", "x"):
+        with pytest.raises(UsageError, match=r"--n must be whole numbers from 1, got"):
+            counts(wrong, "--n", "Give one.")
+    with pytest.raises(UsageError, match=r"from 1 to 4, got 5"):
+        counts("5", "--n", "Give one.", 4)

@@ -332,10 +332,9 @@ def _impossible(facts: Mapping[str, Any]) -> str:
 
 def _sources(settings: MaterialSettings, *, alone: bool) -> tuple[list[ModelSource], int, int]:
     """Return target and, unless it is alone, draft; the logits they share and the shorter window."""
-    from spsbench.models import context_window, find, find_pair, quiet_libraries, text_config
+    from spsbench.models import context_window, find, find_pair, text_config
 
     if alone:
-        quiet_libraries()
         source = find(settings.pair.target.id, settings.pair.target.revision, "--target")
         return [source], text_config(source.config).vocab_size, context_window(source.config)
     both = find_pair(settings.pair, rolls_back=False)

@@ -128,9 +128,8 @@ class EngineAudit:
         k: int | None = None,
         rule: str | None = None,
         in_flight: int = 1,
-        *,
-        exact: bool = True,
-        dtype: torch.dtype | None = None,  # of the engine, which may round into a nucleus; None: not known
+        # The engine's, which may round into a nucleus; None: not known.
+        dtype: torch.dtype | None = torch.float32,
     ) -> None:
         self._in_flight, self._dtype = in_flight, dtype
         self._peer, self._models, self._prompts = peer, models, prompts
@@ -151,10 +150,10 @@ class EngineAudit:
             if modified and self._places:
                 least = None if drafting is None else replace(drafting, n_min=0)  # that may be withdrawn: two
                 self._reported = ReportedDrafts(Forks(pair, sampling, least))
-        slack = MOST if effort.all_texts else None if exact else COARSE
+        self._exact = dtype == torch.float32
+        slack = MOST if effort.all_texts else None if self._exact else COARSE
         self._free = FreeEvidence(k, rule, slack, drafting=effort.drafting)
-        self._again = CameAgain(exact=exact)
-        self._exact = exact
+        self._again = CameAgain(exact=self._exact)
         self._drawn: list[Foreign] = []
         self._scored: list[Scored] = []
         self._failures: list[str] = []
@@ -789,7 +788,6 @@ def _audited(
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
         effort = replace(effort, drafting=effort.drafting or described.drafting)
         effort = replace(effort, all_texts=setting.weights != protocol.FLOAT32)
-        computes_in = spelled(described.settings.get("dtype"))
         audit = EngineAudit(
             peer,
             subject.models,
@@ -803,8 +801,7 @@ def _audited(
             described.rule,
             setting.in_flight,
             # A server in 16 bits returns logprobs of 16 bits.
-            exact=computes_in == protocol.FLOAT32,
-            dtype=DTYPES.get(computes_in or ""),
+            DTYPES.get(spelled(described.settings.get("dtype")) or ""),
         )
         # A last line that was cut off is gone.
         kept = [_read_kept_texts(folder / name, setting.sampling) for name in setting.files]

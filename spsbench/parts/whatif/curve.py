@@ -15,6 +15,7 @@ import numpy as np
 from spsbench.base import Interval
 from spsbench.drafters import Integers
 from spsbench.law import Floats, loops_over, stopped
+from spsbench.parts.whatif.quantiles import weighted_quantiles
 from spsbench.stats import simultaneous_ratios
 from spsbench.store import Counts, Places
 
@@ -221,11 +222,7 @@ def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
 
 def _quantiles_per_100_tokens(counts: Sequence[Floats], lengths: Sequence[int]) -> tuple[float, ...]:
     values = np.concatenate([100 * np.arange(len(each)) / n for each, n in zip(counts, lengths, strict=True)])
-    weights = np.concatenate(counts)
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order]) / weights.sum()
-    places = np.searchsorted(below, np.array(_P) - 1e-12).clip(max=len(order) - 1)
-    return tuple(values[order][places].tolist())
+    return tuple(weighted_quantiles(values, np.concatenate(counts), _P).tolist())
 
 
 def _correlation(texts: Sequence[ReadText]) -> dict[int, float]:

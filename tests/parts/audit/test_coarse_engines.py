@@ -54,16 +54,15 @@ class Straying:
     ("far", "dtype", "verdict"),
     [
         (False, torch.bfloat16, "ok"),
-        (False, None, "alarm"),  # an engine that says float32, or nothing
+        (False, torch.float32, "alarm"),
+        (False, None, "alarm"),  # an engine that does not say
         (True, torch.bfloat16, "alarm"),
     ],
 )
 def test_rounding_into_a_nucleus_is_no_fault(far: bool, dtype: torch.dtype | None, verdict: str) -> None:
     engine = Straying(far=far)
     law = (prompts(), CUT, [], Effort(1e-9, TEXTS, 600.0, TOKENS))
-    result = EngineAudit(engine, (TABLE, None), *law, k=0, exact=dtype is None, dtype=dtype).run(
-        lambda _: None
-    )
+    result = EngineAudit(engine, (TABLE, None), *law, k=0, dtype=dtype).run(lambda _: None)
     assert engine.strayed == TEXTS
     assert result.evidence is not None
     assert result.evidence["verdict"] == verdict, result.evidence["reasons"]

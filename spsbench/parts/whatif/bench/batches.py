@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from spsbench.base import Request, Speedup
+from spsbench.base import Speedup
 from spsbench.decode import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter, SystemClock, device_now
 from spsbench.engines import BatchedEngine, EagerEngine
 from spsbench.models import CausalLM, batch_model, require_free
 from spsbench.parts.whatif.bench import BenchConfig
-from spsbench.parts.whatif.bench.forced import NullDecoder, SyntheticAcceptance, forced_engine, speedup_of
+from spsbench.parts.whatif.bench.forced import NullDecoder, SyntheticAcceptance, forced_engine, measure_forced
 from spsbench.parts.whatif.bench.forwards import Forwards, untrusted
-from spsbench.parts.whatif.bench.turns import budgeted_rounds, in_turns, turns_watched
+from spsbench.parts.whatif.bench.turns import budgeted_rounds, turns_watched
 from spsbench.stats import crossing, shown
 
 _FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
@@ -169,21 +169,8 @@ def _looped(
         loops = BatchSpS(models[size][0], config.sampling, drafter, k, rule.accept)
         return BatchedEngine(loops, decoder, target.device, clock, rule)
 
-    def decoding_s(engine: EagerEngine | BatchedEngine, size: int, number: int) -> float:
-        seeds = [config.seed + size * (1 + number) + row for row in range(size)]
-        requests = [
-            Request(prompt, _FORCED_TOKENS, (), config.sampling, seed, fixed_length=True) for seed in seeds
-        ]
-        if isinstance(engine, EagerEngine):
-            return sum(engine.generate(request).decode_s for request in requests)
-        total = 0.0
-        for _, answer in engine.generate_all(requests):
-            if isinstance(answer, FloatingPointError):
-                raise answer
-            total += answer.decode_s
-        return total
-
-    arms = [(size, k) for size in config.batches for k in (0, *config.ks)]
-    runs = {(size, k): partial(decoding_s, engine(size, k), size) for size, k in arms}
-    seconds = in_turns(runs, range(-1, _FORCED_ROUNDS), config.seed)
-    return {(size, k): speedup_of(seconds[size, 0], seconds[size, k]) for size, k in arms if k}
+    engines = {(size, k): engine(size, k) for size in config.batches for k in (0, *config.ks)}
+    measured = measure_forced(
+        engines, prompt, config.sampling, tokens=_FORCED_TOKENS, rounds=_FORCED_ROUNDS, seed=config.seed
+    )
+    return {arm: made.speedup for arm, made in measured.items()}

@@ -6,7 +6,7 @@ meaningless, and every record says that acceptance is synthetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base import Request, SamplingParams, Speedup
+from spsbench.base import Generation, Request, SamplingParams, Speedup
 from spsbench.decode import Draft, Rows, Rule, SystemClock, Verdict, expected_acceptance, rows_of
-from spsbench.engines import EagerEngine, Engine
+from spsbench.engines import BatchedEngine, EagerEngine, Engine
 from spsbench.models import CausalLM
 from spsbench.parts.whatif.bench.turns import in_turns
 from spsbench.stats import PairedTimes, acceptance_by_name, by_place, speedup_over_prompts
@@ -98,35 +98,44 @@ class Forced:
 
 
 def measure_forced(
-    engines: dict[int, Engine],
+    engines: Mapping[tuple[int, int], Engine | BatchedEngine],
     prompt: Sequence[int],
     sampling: SamplingParams,
     *,
     tokens: int,
     rounds: int,
     seed: int = 0,
-) -> list[Forced]:
-    """Measure arms by their K, 0 among them, in turns: in each round one sequence of every arm."""
+) -> dict[tuple[int, int], Forced]:
+    """Measure arms by batch size and K, 0 among them, in turns: in each round a batch of every arm."""
 
-    def generated(k: int, number: int) -> tuple[float, int]:
-        request = Request(tuple(prompt), tokens, (), sampling, seed=seed + 1 + number, fixed_length=True)
-        made = engines[k].generate(request)
-        return made.decode_s, len(made.loops or ())
+    def generated(size: int, k: int, number: int) -> tuple[float, int]:
+        seeds = [seed + size * (1 + number) + row for row in range(size)]
+        requests = [
+            Request(tuple(prompt), tokens, (), sampling, seed=each, fixed_length=True) for each in seeds
+        ]
+        answers = [*_answers(engines[size, k], requests)]
+        return sum(made.decode_s for made in answers), sum(len(made.loops or ()) for made in answers)
 
-    made = in_turns({k: partial(generated, k) for k in engines}, range(-1, rounds), seed)
-    results = []
-    for k, runs in made.items():
-        total = float(len(runs) * tokens)
-        seconds, loops = map(sum, zip(*runs, strict=True))
-        gain = speedup_of([each for each, _ in made[0]], [each for each, _ in runs]) if k else None
-        results.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))
+    made = in_turns({arm: partial(generated, *arm) for arm in engines}, range(-1, rounds), seed)
+    results = {}
+    for (size, k), runs in made.items():
+        seconds, loops = np.array(runs).T
+        plain, ones = np.array(made[size, 0])[:, 0], np.ones(len(runs))
+        gain = speedup_over_prompts(PairedTimes(plain, ones, seconds, ones)) if k else None
+        total = float(len(runs) * size * tokens)
+        ms = 1e3 * float(seconds.sum()) / total
+        results[size, k] = Forced(k, ms, total / max(float(loops.sum()), 1.0), gain)
     return results
 
 
-def speedup_of(plain: Sequence[float], speculating: Sequence[float]) -> Speedup | None:
-    """Return the speedup from seconds for equally many tokens, paired by round."""
-    tokens = np.ones(len(plain))
-    return speedup_over_prompts(PairedTimes(np.array(plain), tokens, np.array(speculating), tokens))
+def _answers(engine: Engine | BatchedEngine, requests: Sequence[Request]) -> Iterator[Generation]:
+    if not isinstance(engine, BatchedEngine):
+        yield from map(engine.generate, requests)
+        return
+    for _, answer in engine.generate_all(requests):
+        if isinstance(answer, FloatingPointError):
+            raise answer
+        yield answer
 
 
 def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:

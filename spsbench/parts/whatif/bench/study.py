@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from spsbench.engines import Engine
 from spsbench.models import (
     CausalLM,
     cache_bytes,
@@ -173,8 +172,7 @@ def _with_forced_acceptance(
     config: BenchConfig,
     acceptance: SyntheticAcceptance,
 ) -> dict[str, Any]:
-    engines: dict[int, Engine] = {0: forced_engine(target, None, 0, None)}
-    engines |= {k: forced_engine(target, draft, k, acceptance) for k in config.ks}
+    engines = {(1, k): forced_engine(target, draft if k else None, k, acceptance) for k in (0, *config.ks)}
     generator = torch.Generator().manual_seed(config.seed)
     drawn = torch.randint(target.vocab_size, (config.context,), generator=generator)
     step = times["target"].median_s(1)
@@ -193,7 +191,9 @@ def _with_forced_acceptance(
         "sampling": config.sampling.record(),
         "rounds": rounds,
         "tokens_per_sequence": FORCED_TOKENS,
-        "arms": [{**asdict(arm), "predicted": loop.speedup(arm.k) if arm.k else None} for arm in measured],
+        "arms": [
+            {**asdict(arm), "predicted": loop.speedup(arm.k) if arm.k else None} for arm in measured.values()
+        ],
     }
 
 

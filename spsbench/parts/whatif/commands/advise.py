@@ -26,6 +26,7 @@ from spsbench.config import MaterialSettings, ModelRef, refuse_together
 from spsbench.parts.whatif.commands.options import AdviseOptions
 from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
+from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
     from spsbench.parts.whatif.replay.study import Study
     from spsbench.parts.whatif.replay.texts import Written
     from spsbench.runner import Plan
-
-FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
-"""Engines whose options are known: see ``whatif.replay.recipes``."""
-
 
 _PROMPTS, _CHECKED, _FEWEST_CHECKED = 24, 8, 3
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
@@ -172,13 +169,12 @@ def _command(wanted: AdviseOptions, device: torch.device, use: Check) -> str | N
     found = use.candidate.forecast
     if found is None:
         return None
-    cell = found.cell
-    draft = cell.draft or next(iter(wanted.draft or ()), None)
+    draft = found.draft or next(iter(wanted.draft or ()), None)
     typed_options = {name: getattr(wanted, name) for name in _CARRIED} | {
         "draft": draft,
-        "drafter": None if str(cell.drafter) == MODEL else str(cell.drafter),
-        "rule": None if cell.rule == MODIFIED_REJECTION else cell.rule,
-        "k": cell.k,
+        "drafter": None if str(found.drafter) == MODEL else str(found.drafter),
+        "rule": None if found.rule == MODIFIED_REJECTION else found.rule,
+        "k": found.k,
         "engine": EAGER if device.type == "cuda" else None,  # whose usual engine is another
     }
     arguments = ["run", *([wanted.task] if wanted.task else [])]
@@ -199,8 +195,6 @@ def _engine(wanted: AdviseOptions, ks: Sequence[int]) -> str | None:
         raise UsageError(f"{engine} has one K for all batch sizes.", flag="--times", remedy="Leave it out.")
     values.readable(wanted.times, "--times", "Give what `spsbench bench --batch LIST --json` printed.")
     if wanted.times is not None:  # before minutes are spent
-        from spsbench.parts.whatif.replay.recipes import schedule
-
         schedule(wanted.times, dict.fromkeys(ks, 1.0), drafts=False)
     return engine
 
@@ -209,7 +203,6 @@ def _options(
     engine: str, study: Study, advice: Advice, checks: Sequence[Check], use: Check, times: Path | None
 ) -> str:
     """What an engine takes of the advice, below comments that say what it is worth."""
-    from spsbench.parts.whatif.replay.recipes import can_run, recipe, schedule
     from spsbench.report import interval
 
     first = use.candidate
@@ -226,15 +219,15 @@ def _options(
             lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
         by_batch = list[tuple[int, int, int]]()
         if times is not None:
-            cells = [each.cell for each in study.forecasts if each.name == found.name]
-            tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
-            by_batch = [*schedule(times, tokens, drafts=found.cell.drafter.name == "model")]
+            cells = [each for each in study.forecasts if each.name == found.name]
+            tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.rule}
+            by_batch = [*schedule(times, tokens, drafts=found.drafter.name == "model")]
             lines.append(f"# K by batch size: forwards of {times}, tokens per loop of these texts.")
         elif engine == "vllm":
             lines.append(
                 "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
             )
-        named = found.cell.draft
+        named = found.draft
         own = study.written.settings.pair.draft.id
         draft = own if not named else ModelRef(id=named).id  # engines take no @revision
         return "\n".join([*lines, recipe(engine, found, draft, study.written.sampling, by_batch)])
@@ -389,10 +382,9 @@ def _check(
     ars = ready.arms[0]
     for each in ranked:
         assert each.forecast is not None
-        cell = each.forecast.cell
-        rest = ars.sampling_name, ars.sampling, cell.drafter, Spec(cell.rule)
-        arm = Arm("sps", cell.k, ars.engine, *rest)
-        together.setdefault(cell.draft or next(iter(together), ""), {})[arm] = each
+        rest = ars.sampling_name, ars.sampling, each.forecast.drafter, Spec(each.forecast.rule)
+        arm = Arm("sps", each.forecast.k, ars.engine, *rest)
+        together.setdefault(each.forecast.draft or next(iter(together), ""), {})[arm] = each
     chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:count]
     short = min(ready.max_new_tokens, _LIVE_TOKENS)
     checks = []

@@ -82,12 +82,7 @@ def sizes(text: str | None) -> tuple[int, ...]:
 
     if text is None:
         return ()
-    parts = [part.strip() for part in text.split(",")]
-    batches = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
-    if not all(1 <= size <= MAX_BATCH for size in batches):
-        why = f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}."
-        raise UsageError(why, flag="--batch", remedy="Give one (8) or a list (1,2,4,8).")
-    return tuple(sorted(batches))
+    return tuple(sorted(values.counts(text, "--batch", "Give one (8) or a list (1,2,4,8).", MAX_BATCH)))
 
 
 def bench_pair(wanted: BenchOptions) -> None:
@@ -98,14 +93,13 @@ def bench_pair(wanted: BenchOptions) -> None:
     configurations = _configurations(wanted)
     threads = values.threads(wanted.threads)
     from spsbench.base import describe_environment
-    from spsbench.models import Gpu, quiet_libraries, resolve_device, suitable_threads
+    from spsbench.models import Gpu, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
     config = replace(config, acceptance=_acceptance(wanted.alpha))
     device = resolve_device(wanted.device or "auto")
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking the models", quiet=quiet)
-    quiet_libraries()
     if configurations is None:
         models = _named_pair(wanted, config, device)
     else:

@@ -29,7 +29,8 @@ def curves_of(
     written: Written, replayed: Mapping[Sought, Replayed], rules: Sequence[str], ks: Sequence[int]
 ) -> Iterator[AcceptanceCurve]:
     """Return the curve of every drafter under every rule, over all texts and by category."""
-    from spsbench.base import BLOCK, MODIFIED_REJECTION
+    from spsbench.base import BLOCK
+    from spsbench.parts.whatif.replay.prediction import under
 
     for sought, replay in replayed.items():
         texts = [
@@ -37,8 +38,7 @@ def curves_of(
             for text, drafts in zip(written.texts, replay.forced, strict=True)
         ]
         for rule in sought.rules or rules:
-            name = sought.name if rule == MODIFIED_REJECTION else f"{sought.name}, {rule}"
-            yield from by_category(name, texts, ks, block=rule == BLOCK)
+            yield from by_category(under(sought.name, rule), texts, ks, block=rule == BLOCK)
 
 
 def show(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import Interval, UnavailableError, UsageError, unknown
 from spsbench.cli import out, present, values
 from spsbench.config import ModelRef, is_given
+from spsbench.parts.whatif.replay.recipes import ranges_of, vllm_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -139,7 +138,6 @@ def _table(
     bands = speedups(machine, models, tokens, batch, context)
     gains = [np.ones(most), *(band.estimate for band in bands.values())]
     chosen = [(0, *bands)[place] for place in np.argmax(gains, axis=0)]
-    runs = [[size + 1 for size in batch_sizes] for _, batch_sizes in groupby(range(most), chosen.__getitem__)]
     ends = (np.max(each, axis=0) for each in zip(*map(astuple, bands.values()), strict=True))
     every = {str(k): band for k, band in bands.items()} | {"best": Band(*ends)}
     shown = [size for size in batches if size <= most]
@@ -152,7 +150,7 @@ def _table(
             for k, band in every.items()
         },
         "slower_than_ars_from": {k: band.slower_from(batch) for k, band in every.items()},
-        "k_by_batch": [[run[0], run[-1], chosen[run[0] - 1]] for run in runs],
+        "k_by_batch": ranges_of(dict(enumerate(chosen, start=1))),
     }
 
 
@@ -165,10 +163,9 @@ def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
     config = {"method": "draft_model", "model": name, "num_speculative_tokens": max(k for *_, k in by_batch)}
     if not config["num_speculative_tokens"]:
         return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
-    config["num_speculative_tokens_per_batch_size"] = by_batch
     scope = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
     comments = [f"# K by batch size PREDICTED for {scope}: not measured.", *comments]
-    return "\n".join([*comments, f"--speculative-config '{json.dumps(config)}'"])
+    return "\n".join([*comments, vllm_option(config, by_batch)])
 
 
 def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -14,8 +14,8 @@ from spsbench.base import Interval
 from spsbench.parts.whatif.bench.study import short
 from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
-from spsbench.parts.whatif.replay.prediction import Even, Predicted
-from spsbench.parts.whatif.replay.study import CellForecast, Study
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Predicted
+from spsbench.parts.whatif.replay.study import Study
 from spsbench.parts.whatif.replay.times import Calibration
 from spsbench.report import (
     NOTHING,
@@ -45,7 +45,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
         "sampling": written.sampling_name,
         "texts": len(written.texts),
         "tokens": written.tokens,
-        "cells": [_cell_facts(forecast, study) for forecast in study.forecasts],
+        "cells": [_forecast_facts(forecast, study) for forecast in study.forecasts],
     }
     if curves:
         facts["policies"] = [
@@ -63,20 +63,19 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
     return facts
 
 
-def _cell_facts(forecast: CellForecast, study: Study) -> dict[str, Any]:
-    cell = forecast.cell
+def _forecast_facts(forecast: DrafterForecast, study: Study) -> dict[str, Any]:
     break_even = study.even(forecast)
     predicted = study.predicted(forecast)
     return {
-        "drafter": str(cell.drafter),
-        "draft": cell.draft or None,
-        "rule": cell.rule,
-        "k": cell.k,
-        "nodes": cell.k if forecast.tree is None else forecast.tree.shape.nodes,
-        "tokens_per_loop": asdict(cell.tokens_per_loop),
-        "r_prime": cell.r_prime,
-        "emitted": cell.emitted.tolist(),
-        "loops": dict(zip(("p50", "p90", "p99"), cell.loops, strict=True)),
+        "drafter": str(forecast.drafter),
+        "draft": forecast.draft or None,
+        "rule": forecast.rule,
+        "k": forecast.k,
+        "nodes": forecast.k if forecast.tree is None else forecast.tree.shape.nodes,
+        "tokens_per_loop": asdict(forecast.tokens_per_loop),
+        "r_prime": forecast.r_prime,
+        "emitted": forecast.emitted.tolist(),
+        "loops": dict(zip(("p50", "p90", "p99"), forecast.loops, strict=True)),
         "break_even": None if break_even is None else asdict(break_even),
         "predicted": None if predicted is None else asdict(predicted),
         **({} if (again := forecast.reading_again) is None else {"states_kept_saves": again}),
@@ -93,13 +92,13 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     written = study.written
     rows = []
     for forecast in study.forecasts:
-        p50, _, p99 = forecast.cell.loops
+        p50, _, p99 = forecast.loops
         ran = "" if forecast.measured is None else f"{forecast.measured:.2f}"
         times_of = _times(study.predicted(forecast))
         rows.append(
             (
-                forecast.cell.name,
-                [_size(forecast), interval(forecast.cell.tokens_per_loop), ran, f"{p50}, {p99}", *times_of],
+                forecast.label,
+                [_size(forecast), interval(forecast.tokens_per_loop), ran, f"{p50}, {p99}", *times_of],
             )
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
@@ -127,7 +126,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     )
 
 
-def _reading_again(forecasts: Sequence[CellForecast]) -> list[str]:
+def _reading_again(forecasts: Sequence[DrafterForecast]) -> list[str]:
     """What an engine that keeps running states would save, at the fastest forecast."""
     known = [one for one in forecasts if one.timed is not None and one.reading_again is not None]
     if not known:
@@ -135,12 +134,12 @@ def _reading_again(forecasts: Sequence[CellForecast]) -> list[str]:
     best = min(known, key=lambda one: one.timed.mean_s() if one.timed else 0.0)
     return [
         "The target reads accepted tokens again after a rejection (replay). An engine that keeps its states "
-        f"would take {percent(best.reading_again or 0.0)} less time a token: {best.name}, K={best.cell.k}."
+        f"would take {percent(best.reading_again or 0.0)} less time a token: {best.name}, K={best.k}."
     ]
 
 
-def _size(one: CellForecast) -> str:
-    return f"K={one.cell.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
+def _size(one: DrafterForecast) -> str:
+    return f"K={one.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
 
 
 def _table_by_group(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
@@ -167,9 +166,9 @@ def _break_evens(study: Study) -> list[str]:
         even = study.even(forecast)
         if forecast.timed is not None and even is not None:
             taken_s = forecast.timed.mean_s()
-            name = forecast.cell.name
+            name = forecast.label
             if name not in best or taken_s < best[name][0]:
-                best[name] = taken_s, f"{name}, K={forecast.cell.k} {_even_words(even)}"
+                best[name] = taken_s, f"{name}, K={forecast.k} {_even_words(even)}"
     return [line for _, line in best.values()]
 
 
@@ -263,10 +262,10 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check], use: 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
     forecast = candidate.forecast
     return {
-        "drafter": None if forecast is None else str(forecast.cell.drafter),
-        "draft": None if forecast is None else forecast.cell.draft or None,
-        "k": 0 if forecast is None else forecast.cell.k,
-        "rule": None if forecast is None else forecast.cell.rule,
+        "drafter": None if forecast is None else str(forecast.drafter),
+        "draft": None if forecast is None else forecast.draft or None,
+        "k": 0 if forecast is None else forecast.k,
+        "rule": None if forecast is None else forecast.rule,
         "speedup": asdict(candidate.speedup),
         "slower": asdict(candidate.slower),
         "p99_s": candidate.p99_s,

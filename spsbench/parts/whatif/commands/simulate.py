@@ -288,11 +288,7 @@ _LIMITS = {
 def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:
     if text is None:
         return (min(8, vocabulary),) if source.order == 2 else tuple(dict.fromkeys((1, min(32, vocabulary))))
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        remedy = "Give one or several: 1,32."
-        raise UsageError(f"it must be whole numbers from 1, got {text}.", flag="--contexts", remedy=remedy)
-    return tuple(dict.fromkeys(map(int, parts)))
+    return values.counts(text, "--contexts", "Give one or several: 1,32.")
 
 
 def _possible_rule(wanted: SimulateOptions) -> Spec:

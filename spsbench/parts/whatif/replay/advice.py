@@ -28,9 +28,9 @@ from spsbench.base import (
 )
 from spsbench.drafters import DRAFT, ForcedDrafts, drafter_kind
 from spsbench.parts.whatif.replay import MEAN
-from spsbench.parts.whatif.replay.prediction import Even, Timed, faster
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Timed, faster
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
-from spsbench.parts.whatif.replay.study import CellForecast, Sought, Study, given_by, study_of
+from spsbench.parts.whatif.replay.study import Sought, Study, given_by, study_of
 from spsbench.parts.whatif.replay.texts import TargetText, Written
 from spsbench.parts.whatif.replay.times import LEAST_ROUNDS, Part, Round, StepTimes, time_round
 from spsbench.parts.whatif.replay.trees import tree_of
@@ -327,9 +327,9 @@ def _digest(content: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cell, or ArS, on the judging half; ``bytes`` are of weights and caches."""
+    """A forecast, or ArS, on the judging half; ``bytes`` are of weights and caches."""
 
-    forecast: CellForecast | None
+    forecast: DrafterForecast | None
     speedup: Interval
     slower: Interval
     p99_s: float
@@ -338,7 +338,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """The name of drafter and K."""
-        return "ArS" if self.forecast is None else f"{self.forecast.cell.name}, K={self.forecast.cell.k}"
+        return "ArS" if self.forecast is None else f"{self.forecast.label}, K={self.forecast.k}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,14 +378,14 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
             flag="--choose",
             remedy="Give more, or a smaller target.",
         )
-    arms: list[tuple[CellForecast | None, Timed]] = [(None, study.ars)]
+    arms: list[tuple[DrafterForecast | None, Timed]] = [(None, study.ars)]
     arms += [
         (one, one.timed)
         for one in study.forecasts
         if one.timed is not None and one.bytes <= memory_bytes and _pays(one, study)
     ]
 
-    def worth(pair: tuple[CellForecast | None, Timed]) -> float:
+    def worth(pair: tuple[DrafterForecast | None, Timed]) -> float:
         own = pair[1].part(choosing)
         return own.mean_s() if objective == MEAN else own.quantile_s(0.99)
 
@@ -393,7 +393,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     best, best_timed = ranked[0]
     ars = study.ars.part(judging)
 
-    def candidate(forecast: CellForecast | None, timed: Timed) -> Candidate:
+    def candidate(forecast: DrafterForecast | None, timed: Timed) -> Candidate:
         own = timed.part(judging)
         slower = faster(own, best_timed.part(judging))
         size = study.ars_bytes if forecast is None else forecast.bytes
@@ -402,18 +402,18 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     first: dict[tuple[str, str], Candidate] = {}
     close: list[int] = []
     plain: Candidate | None = None
-    for cell, timed in ranked[1:]:
-        name = _drafter_name(cell)
+    for other, timed in ranked[1:]:
+        name = _drafter_name(other)
         if name == _drafter_name(best):
-            assert cell is not None
+            assert other is not None
             assert best is not None
-            if cell.cell.rule == best.cell.rule:
+            if other.rule == best.rule:
                 low = faster(timed.part(judging), best_timed.part(judging)).low
-                close += [cell.cell.k] if low is None or low <= 1 else []
-            elif best.cell.rule == BLOCK and plain is None:
-                plain = candidate(cell, timed)
+                close += [other.k] if low is None or low <= 1 else []
+            elif best.rule == BLOCK and plain is None:
+                plain = candidate(other, timed)
         elif name not in first:
-            first[name] = candidate(cell, timed)
+            first[name] = candidate(other, timed)
     return Advice(
         candidate(best, best_timed),
         tuple(first.values()),
@@ -451,24 +451,24 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     return replace(advice, best=best, others=others, plain=plain, untrusted=sentence)
 
 
-def _drafter_name(forecast: CellForecast | None) -> tuple[str, str]:
-    return ("", "") if forecast is None else (str(forecast.cell.drafter), forecast.cell.draft)
+def _drafter_name(forecast: DrafterForecast | None) -> tuple[str, str]:
+    return ("", "") if forecast is None else (str(forecast.drafter), forecast.draft)
 
 
 _GAIN = 1e-3
 """Block verification is a choice where it has so much more of tokens per loop: else noise would choose."""
 
 
-def _pays(one: CellForecast, study: Study) -> bool:
-    if one.cell.rule != BLOCK:
+def _pays(one: DrafterForecast, study: Study) -> bool:
+    if one.rule != BLOCK:
         return True
     same = {
-        (_drafter_name(forecast), forecast.cell.k): forecast
+        (_drafter_name(forecast), forecast.k): forecast
         for forecast in study.forecasts
-        if forecast.cell.rule == MODIFIED_REJECTION
+        if forecast.rule == MODIFIED_REJECTION
     }
-    plain = same[_drafter_name(one), one.cell.k].cell.tokens_per_loop.estimate
-    return one.cell.tokens_per_loop.estimate > (1 + _GAIN) * plain
+    plain = same[_drafter_name(one), one.k].tokens_per_loop.estimate
+    return one.tokens_per_loop.estimate > (1 + _GAIN) * plain
 
 
 @dataclass(frozen=True)

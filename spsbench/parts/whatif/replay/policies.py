@@ -184,9 +184,7 @@ class Curve:
 
 def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -> Curve:
     """Predict policies from the texts that a reader has read in a study with every K from 1 on."""
-    own = {
-        forecast.cell.k: forecast.timed for forecast in study.forecasts if forecast.cell.drafter == drafter
-    }
+    own = {forecast.k: forecast.timed for forecast in study.forecasts if forecast.drafter == drafter}
     fixed = {each: timed for each, timed in sorted(own.items()) if timed is not None}
     k = max(own)
     texts = study.written.texts

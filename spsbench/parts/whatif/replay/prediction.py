@@ -9,33 +9,78 @@ import numpy as np
 
 from spsbench.base import MODIFIED_REJECTION, Interval, Spec
 from spsbench.law import DraftedLoops, Floats, TextLoops
+from spsbench.parts.whatif.quantiles import weighted_quantiles
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import COLD, PROMPTS, LoopCosts, LoopTimes, resampled
+from spsbench.parts.whatif.replay.trees import StaticTree, tree_of
 from spsbench.stats import LEVEL, alpha_needed, c_allowed, pooled_ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One drafter with one rule and one K over all texts.
+class DrafterForecast:
+    """One drafter with one rule and one K over all texts: predicted, and as the run had it.
 
     Attributes:
+        name: of the drafter, whatever its rule.
         emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
-        loops: of a sequence, 50th, 90th and 99th percentile.
+        bytes: of weights and caches, the target's among them, at the longest text.
+        measured: tokens per loop of the run's own arm; None without one.
+        replays: whether the target reads accepted tokens again after a rejection.
     """
 
     name: str
     drafter: Spec
     draft: str
+    rule: str
     k: int
-    tokens_per_loop: Interval
+    work: Work
     emitted: Floats
-    loops: tuple[int, ...]
-    rule: str = MODIFIED_REJECTION
+    bytes: int
+    times: LoopTimes | None = None
+    measured: float | None = None
+    replays: bool = False
+
+    @property
+    def label(self) -> str:
+        """The drafter's name, with its rule where that is not modified rejection."""
+        return under(self.name, self.rule)
+
+    @property
+    def tree(self) -> StaticTree | None:
+        """The tree that it drafts in place of a chain."""
+        return tree_of(self.drafter)
+
+    @property
+    def tokens_per_loop(self) -> Interval:
+        return self.work.tokens_per_loop
 
     @property
     def r_prime(self) -> float:
         """Tokens per loop over K+1 (Chen et al. 2023)."""
         return self.tokens_per_loop.estimate / (self.k + 1)
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """Loops of a sequence, 50th, 90th and 99th percentile."""
+        longest = max(len(text.counts) for text in self.work.texts)
+        counts = np.sum([np.pad(text.counts, (0, longest - len(text.counts))) for text in self.work.texts], 0)
+        return tuple(map(int, weighted_quantiles(np.arange(float(longest)), counts, (0.5, 0.9, 0.99))))
+
+    @property
+    def timed(self) -> Timed | None:
+        return None if self.times is None else Timed(self.work, self.times)
+
+    @property
+    def reading_again(self) -> float | None:
+        """Which share of the time a token an engine saves that keeps states; None where none is put back."""
+        if self.times is None or not self.replays:
+            return None
+        return 1.0 - Timed(self.work, self.times.states_kept).mean_s() / Timed(self.work, self.times).mean_s()
+
+
+def under(name: str, rule: str) -> str:
+    """Return a drafter's name with its rule, unless that is modified rejection."""
+    return name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
 
 
 @dataclass(frozen=True)
@@ -135,20 +180,6 @@ def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k
     return Work(tokens, loops, contexts, first)
 
 
-def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLoops], rule: str) -> Cell:
-    """Return one cell, from its work and the laws of its loops over the same texts."""
-    emitted = np.sum([law.emitted() for law in laws], axis=0)
-    counts = np.zeros(max(len(text.counts) for text in work.texts))
-    for text in work.texts:
-        counts[: len(text.counts)] += text.counts
-    below = np.cumsum(counts) / counts.sum()
-    loops = tuple(int(np.searchsorted(below, share - 1e-12)) for share in (0.5, 0.9, 0.99))
-    name = name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
-    shares = emitted / emitted.sum()
-    tokens = work.tokens_per_loop
-    return Cell(name, drafter, draft, len(emitted) - 1, tokens, shares, loops, rule)
-
-
 def interval_of(values: Floats) -> Interval:
     """Return the interval of an estimate, from the estimate and its resampled values."""
     low, high = np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -191,12 +222,8 @@ class Timed:
             loops = np.arange(len(text.counts))
             a_loop = costs.at_zero[0, 0] + costs.slope[0, 0] * text.context
             seconds.append(loops * a_loop + extra[np.minimum(loops, COLD)])
-        every = np.concatenate(seconds)
         weights = np.concatenate([text.counts for text in self.work.texts])
-        order = np.argsort(every)
-        below = np.cumsum(weights[order]) / weights.sum()
-        place = int(np.searchsorted(below, share - 1e-12))
-        return float(every[order][min(place, len(order) - 1)])
+        return float(weighted_quantiles(np.concatenate(seconds), weights, [share])[0])
 
 
 @dataclass(frozen=True, slots=True)

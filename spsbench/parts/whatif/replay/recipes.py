@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, UnavailableError
 from spsbench.drafters import drafter_kind
-from spsbench.parts.whatif.replay.study import CellForecast
 from spsbench.store import documents
+
+if TYPE_CHECKING:
+    from spsbench.parts.whatif.replay.prediction import DrafterForecast
 
 Schedule = Sequence[tuple[int, int, int]]
 """(first batch size, last, K); K is 0 where speculation does not pay."""
 
 
-def _vllm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    config: dict[str, Any] = {"num_speculative_tokens": max([forecast.cell.k, *(k for *_, k in by_batch)])}
+def _vllm(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    config: dict[str, Any] = {"num_speculative_tokens": max([forecast.k, *(k for *_, k in by_batch)])}
     options = _options(forecast)
-    match forecast.cell.drafter.name:
+    match forecast.drafter.name:
         case "model":
             config |= {"method": "draft_model", "model": draft}
             if not sampling.greedy:  # its default takes the draft's most probable token
@@ -33,16 +35,20 @@ def _vllm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch
             config["prompt_lookup_min"] = int(options["min_n"])
         case _:
             config["method"] = "suffix"
-    if forecast.cell.rule == BLOCK:
+    if forecast.rule == BLOCK:
         config["rejection_sample_method"] = "block"
-    if by_batch:
-        config["num_speculative_tokens_per_batch_size"] = [list(each) for each in by_batch]
-    return f"--speculative-config '{json.dumps(config)}'"
+    return vllm_option(config, by_batch)
 
 
-def _sglang(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    k = forecast.cell.k
-    if forecast.cell.drafter.name == "lookup":
+def vllm_option(config: Mapping[str, Any], by_batch: Schedule) -> str:
+    """Return vLLM's option for a configuration, with K by batch size where that is known."""
+    schedule = {"num_speculative_tokens_per_batch_size": by_batch} if by_batch else {}
+    return f"--speculative-config '{json.dumps({**config, **schedule})}'"
+
+
+def _sglang(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    k = forecast.k
+    if forecast.drafter.name == "lookup":
         return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
     return (
         f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
@@ -50,9 +56,9 @@ def _sglang(forecast: CellForecast, draft: str, sampling: SamplingParams, by_bat
     )
 
 
-def _llama_cpp(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    k = forecast.cell.k
-    if forecast.cell.drafter.name == "lookup":
+def _llama_cpp(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    k = forecast.k
+    if forecast.drafter.name == "lookup":
         size = _options(forecast)["max_n"]
         return f"--spec-type ngram-simple --spec-ngram-simple-size-n {size} --spec-ngram-simple-size-m {k}"
     # Its default takes the draft's most probable token, and accepts by another rule than was predicted.
@@ -60,15 +66,15 @@ def _llama_cpp(forecast: CellForecast, draft: str, sampling: SamplingParams, by_
     return f"--spec-type draft-simple -md {draft} --spec-draft-n-max {k} --spec-draft-p-min 0{drawn}"
 
 
-def _tensorrt_llm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    fields = {"decoding_type": "DraftTarget", "max_draft_len": forecast.cell.k, "speculative_model": draft}
-    if forecast.cell.drafter.name == "lookup":
-        fields = {"decoding_type": "NGram", "max_draft_len": forecast.cell.k}
+def _tensorrt_llm(forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    fields = {"decoding_type": "DraftTarget", "max_draft_len": forecast.k, "speculative_model": draft}
+    if forecast.drafter.name == "lookup":
+        fields = {"decoding_type": "NGram", "max_draft_len": forecast.k}
         fields["max_matching_ngram_size"] = int(_options(forecast)["max_n"])
     return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in fields.items())])
 
 
-_Writer = Callable[[CellForecast, str, SamplingParams, Schedule], str]
+_Writer = Callable[["DrafterForecast", str, SamplingParams, Schedule], str]
 _RULES = {"vllm": (BLOCK,)}
 FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
     "vllm": (_vllm, ("model", "lookup", "suffix")),
@@ -79,20 +85,20 @@ FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
 """By engine what writes its options, and the drafters that it has."""
 
 
-def _options(forecast: CellForecast) -> Mapping[str, Any]:
-    spec = forecast.cell.drafter
+def _options(forecast: DrafterForecast) -> Mapping[str, Any]:
+    spec = forecast.drafter
     return drafter_kind(spec.name).settled(spec)
 
 
-def can_run(engine: str, forecast: CellForecast) -> bool:
+def can_run(engine: str, forecast: DrafterForecast) -> bool:
     """Return whether the engine has such a drafter and rule."""
     _, drafters = FORMATS[engine]
     rules = (MODIFIED_REJECTION, *_RULES.get(engine, ()))
-    return forecast.tree is None and forecast.cell.drafter.name in drafters and forecast.cell.rule in rules
+    return forecast.tree is None and forecast.drafter.name in drafters and forecast.rule in rules
 
 
 def recipe(
-    engine: str, forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule = ()
+    engine: str, forecast: DrafterForecast, draft: str, sampling: SamplingParams, by_batch: Schedule = ()
 ) -> str:
     """Return the engine's options for a cell that it can run."""
     writer, _ = FORMATS[engine]
@@ -101,8 +107,6 @@ def recipe(
 
 def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedule:
     """Return the fastest K of each batch size whose forwards ``spsbench bench --batch --json`` timed.
-
-    Between measured sizes the next smaller one's holds.
 
     Args:
         tokens: replayed tokens per loop by K.
@@ -128,10 +132,15 @@ def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedu
         raise UnavailableError(
             f"{path} has no forwards for K = {ks}.", flag="--times", remedy="Give bench --k."
         )
-    sizes = sorted(best)
+    return ranges_of({size: k for size, (_, k) in best.items()})
+
+
+def ranges_of(k_by_size: Mapping[int, int]) -> Schedule:
+    """Return the batch sizes that have one K as ranges; between sizes the next smaller one's holds."""
+    sizes = sorted(k_by_size)
     ranges: list[tuple[int, int, int]] = []
     for size, end in zip(sizes, [*(after - 1 for after in sizes[1:]), sizes[-1]], strict=True):
-        _, k = best[size]
+        k = k_by_size[size]
         if ranges and ranges[-1][2] == k:
             ranges[-1] = ranges[-1][0], end, k
         else:

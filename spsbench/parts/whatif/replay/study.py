@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
+
 from spsbench.base import EAGER, FIXED, MODIFIED_REJECTION, Arm, Generation, Request, Spec
 from spsbench.drafters import DRAFT, drafter_kind
 from spsbench.engines import Engine, teacher_force
 from spsbench.models import Pair
 from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.prediction import (
-    Cell,
+    DrafterForecast,
     Even,
     Predicted,
     Timed,
     break_even,
-    cell,
     predict,
     work_of,
 )
@@ -78,58 +79,24 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class CellForecast:
-    """One drafter with one K: predicted, timed, and as the run's own arm like this had it, if any.
-
-    Attributes:
-        bytes: of weights and caches, the target's among them, at the longest text.
-        states_kept: with the times of an engine that keeps the states which the target reads again for;
-            None where it reads nothing again.
-    """
-
-    cell: Cell
-    timed: Timed | None
-    measured: float | None
-    bytes: int
-    states_kept: Timed | None = None
-
-    @property
-    def reading_again(self) -> float | None:
-        """Which share of the time a token an engine saves that keeps states; None where none is put back."""
-        if self.timed is None or self.states_kept is None:
-            return None
-        return 1.0 - self.states_kept.mean_s() / self.timed.mean_s()
-
-    @property
-    def name(self) -> str:
-        """The drafter's name, whatever its rule."""
-        return self.cell.name.removesuffix(f", {self.cell.rule}")
-
-    @property
-    def tree(self) -> StaticTree | None:
-        """The tree that it drafts in place of a chain."""
-        return tree_of(self.cell.drafter)
-
-
-@dataclass(frozen=True, slots=True)
 class Study:
-    """Every cell; ``ars_bytes`` are the target's weights and cache at the longest text."""
+    """Every forecast; ``ars_bytes`` are the target's weights and cache at the longest text."""
 
     written: Written
-    forecasts: tuple[CellForecast, ...]
+    forecasts: tuple[DrafterForecast, ...]
     ars: Timed | None
     ars_bytes: int
     policy_times: Mapping[DrafterPolicy, LoopTimes]
     ran: Mapping[AsRun, Ran]
 
-    def predicted(self, one: CellForecast) -> Predicted | None:
+    def predicted(self, one: DrafterForecast) -> Predicted | None:
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
-    def even(self, one: CellForecast) -> Even | None:
+    def even(self, one: DrafterForecast) -> Even | None:
         """Return where a cell would be as fast as ArS; in alpha, which is that of modified rejection only."""
-        if one.cell.rule != MODIFIED_REJECTION:
+        if one.rule != MODIFIED_REJECTION:
             return None
-        return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.cell.k)
+        return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.k)
 
 
 class _Key(NamedTuple):
@@ -266,7 +233,7 @@ def _study(
 ) -> Study:
     """Return every forecast, from laws and times of the same texts."""
     ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
-    forecasts: list[CellForecast] = []
+    forecasts: list[DrafterForecast] = []
     ran: dict[AsRun, Ran] = {}
     for sought, replay in replayed.items():
         # The run's own arms, if they had this draft.
@@ -278,18 +245,22 @@ def _study(
         ran |= as_run
         for rule, k in sought.cells(rules, ks):
             laws = list(replay.loops(k, rule))
-            work = work_of(written.texts, laws)
+            emitted = np.sum([law.emitted() for law in laws], axis=0)
             key = _Key(sought, k, rule)
             arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))
             forecasts.append(
-                CellForecast(
-                    cell(sought.name, sought.drafter, sought.draft, work, laws, rule),
-                    Timed(work, taken[key]) if key in taken else None,
-                    None if arm is None else arm.tokens_per_loop,
+                DrafterForecast(
+                    sought.name,
+                    sought.drafter,
+                    sought.draft,
+                    rule,
+                    k,
+                    work_of(written.texts, laws),
+                    emitted / emitted.sum(),
                     ars_bytes + replay.bytes,
-                    Timed(work, taken[key].states_kept)
-                    if key in taken and sought.pair.target.rolled_back_by == "replay"
-                    else None,
+                    taken.get(key),
+                    None if arm is None else arm.tokens_per_loop,
+                    sought.pair.target.rolled_back_by == "replay",
                 )
             )
     ars = Timed(work_of(written.texts), taken[None]) if None in taken else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from types import SimpleNamespace
 from typing import Any
@@ -266,9 +265,3 @@ def test_names_of_contexts_and_which_lookaheads_are_shown() -> None:
     assert few(range(1, 9)) == (1, 5, 8)
     assert few((4,)) == (4,)
     assert few((2, 8)) == (2, 8)
-
-
-def test_several_contexts_are_one_measurement() -> None:
-    config = BenchConfig((2,), (16, 64), 0.0, SamplingParams(), None, 0)
-    assert config.context == 64
-    assert dataclasses.replace(config, contexts=(16,)).context == 16

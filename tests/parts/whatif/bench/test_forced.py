@@ -42,8 +42,8 @@ def test_positions_have_their_own_probabilities_and_the_last_one_continues() -> 
 @pytest.mark.thorough_but("0.6")
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> None:
-    engines = {k: engine(k, alpha) for k in (0, 1, 4)}
-    found = measure_forced(engines, (0, 1), SamplingParams(), tokens=200, rounds=4)
+    engines = {(1, k): engine(k, alpha) for k in (0, 1, 4)}
+    found = [*measure_forced(engines, (0, 1), SamplingParams(), tokens=200, rounds=4).values()]
     assert [arm.k for arm in found] == [0, 1, 4]
     assert found[0].speedup is None
     assert found[0].tokens_per_loop == 1
@@ -57,7 +57,7 @@ def test_rounds_that_others_disturbed_count_neither_as_tokens_nor_as_time(
 ) -> None:
     monkeypatch.setattr("spsbench.parts.whatif.bench.turns.least_disturbed", lambda lost: [0, 2])
     plain, sure = measure_forced(
-        {k: engine(k, 1.0) for k in (0, 1)}, (0, 1), SamplingParams(), tokens=200, rounds=4
-    )
+        {(1, k): engine(k, 1.0) for k in (0, 1)}, (0, 1), SamplingParams(), tokens=200, rounds=4
+    ).values()
     assert plain.tokens_per_loop == 1
     assert sure.tokens_per_loop == pytest.approx(2, rel=0.01)

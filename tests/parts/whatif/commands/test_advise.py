@@ -27,7 +27,7 @@ from spsbench.parts.whatif.replay.advice import advised as use_of
 from spsbench.parts.whatif.replay.times import Part, Round, StepTimes
 
 if TYPE_CHECKING:
-    from spsbench.parts.whatif.replay.study import CellForecast
+    from spsbench.parts.whatif.replay.prediction import DrafterForecast
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
@@ -68,8 +68,8 @@ def test_a_variable_of_the_template_is_that_of_the_texts_and_of_what_is_advised(
     nothing: dict[str, Any] = {field.name: None for field in fields(advise.AdviseOptions)}
     wanted = advise.AdviseOptions(**nothing | {"task": "xsum", "template_arg": ["thinking=false", "depth=2"]})
     assert advise._ars_alone(wanted).template_args == {"thinking": False, "depth": 2}
-    use = SimpleNamespace(candidate=SimpleNamespace(forecast=SimpleNamespace(cell=SimpleNamespace())))
-    use.candidate.forecast.cell = SimpleNamespace(draft="", drafter="model", rule="block", k=4)
+    found = SimpleNamespace(draft="", drafter="model", rule="block", k=4)
+    use = SimpleNamespace(candidate=SimpleNamespace(forecast=found))
     words = str(advise._command(wanted, torch.device("cpu"), cast(Any, use)))
     assert "--template-arg thinking=false --template-arg depth=2" in words
 
@@ -134,7 +134,7 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
 
 def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> None:
     nothing: Any = {"speedup": None, "slower": None, "p99_s": 1.0, "bytes": 1}
-    best, other = (Candidate(cast("CellForecast", name), **nothing) for name in ("best", "other"))
+    best, other = (Candidate(cast("DrafterForecast", name), **nothing) for name in ("best", "other"))
     advice = Advice(best, (Candidate(None, **nothing), other), (), (), (), None, ())
 
     def use(*checks: tuple[float, bool]) -> Any:
@@ -159,7 +159,7 @@ def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> No
 def test_what_may_not_gain_is_not_to_be_used(
     predicted: tuple[float, float | None, float | None], live: Any, first: str
 ) -> None:
-    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False, timed=None)
+    found: Any = SimpleNamespace(label="lookup", k=3, tree=False, timed=None)
     best = Candidate(found, Interval(*predicted), Interval(1.0, 1.0, 1.0), 1.0, 1)
     ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
     use = Check(best, live, alarm=False)
@@ -171,7 +171,7 @@ def test_what_may_not_gain_is_not_to_be_used(
 
 
 def test_what_makes_times_doubtful_stands_before_what_follows_from_them() -> None:
-    found: Any = SimpleNamespace(cell=SimpleNamespace(name="lookup", k=3), tree=False, timed=None)
+    found: Any = SimpleNamespace(label="lookup", k=3, tree=False, timed=None)
     best = Candidate(found, Interval(1.4, 0.2, 9.0), Interval(1.0, 1.0, 1.0), 1.0, 1)
     ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
     live: Any = {"ratio": 1.5, "low": 0.9, "high": 1.9}
@@ -188,8 +188,9 @@ def test_what_makes_times_doubtful_stands_before_what_follows_from_them() -> Non
 def test_an_engine_that_keeps_states_is_told_of_where_tokens_are_read_again() -> None:
     def screen(again: float | None) -> str:
         timed = SimpleNamespace(mean_s=lambda: 0.1)
-        cell: Any = SimpleNamespace(name="lookup", k=3)
-        found: Any = SimpleNamespace(cell=cell, name="lookup", tree=False, timed=timed, reading_again=again)
+        found: Any = SimpleNamespace(
+            label="lookup", name="lookup", k=3, tree=False, timed=timed, reading_again=again
+        )
         best = Candidate(found, Interval(1.4, 1.2, 1.6), Interval(1.0, 1.0, 1.0), 1.0, 1)
         ars = Candidate(None, Interval(1.0, None, None), Interval(1.4, None, None), 1.0, 1)
         use = Check(best, None, alarm=False)
@@ -332,8 +333,7 @@ def test_a_drafter_that_the_backend_cannot_run_is_refused_before_a_weight_is_loa
 
 def test_the_command_keeps_a_zero_that_was_typed() -> None:
     """0 is a value of --top-k and --seed, and not a flag that was left out."""
-    cell = SimpleNamespace(draft="", drafter=Spec("lookup"), rule="block", k=3)
-    best = SimpleNamespace(forecast=SimpleNamespace(cell=cell))
+    best = SimpleNamespace(forecast=SimpleNamespace(draft="", drafter=Spec("lookup"), rule="block", k=3))
     nothing: dict[str, Any] = {field.name: None for field in fields(advise.AdviseOptions)}
     wanted = advise.AdviseOptions(**nothing | {"task": "xsum", "top_k": "0", "seed": "0"})
     use = cast("Check", SimpleNamespace(candidate=best))

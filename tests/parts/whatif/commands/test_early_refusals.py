@@ -24,7 +24,7 @@ sys.exit(code)
     [
         ((), "tokens of ArS; a prediction needs at least 200"),
         (("--pair", "mini"), "--pair:"),
-        (("--sampling", "none"), "has no ArS sequences under 'none'"),
+        (("--sampling", "none"), "has no ArS sequences under 'none'. It has nucleus"),
     ],
 )
 def test_it_is_refused_before_torch_is_imported(typed: tuple[str, ...], said: str) -> None:

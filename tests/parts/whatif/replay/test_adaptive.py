@@ -89,9 +89,7 @@ def timed_study(*, timed: bool = True, beyond: float = 0.0, **noise: float) -> S
         laws = [loops_over(anchored(text.accepted, k)) for text in reader.texts] if k else None
         return Timed(work_of(TEXTS, laws), times(k, **noise)) if timed else None
 
-    cells = [
-        SimpleNamespace(cell=SimpleNamespace(drafter=MODEL, k=k), timed=found(k)) for k in range(1, K + 1)
-    ]
+    cells = [SimpleNamespace(drafter=MODEL, k=k, timed=found(k)) for k in range(1, K + 1)]
     policies = {(MODEL, Spec("stop-below")): under_a_policy(beyond)} if timed else {}
     return cast(
         Study,

@@ -13,8 +13,8 @@ from spsbench.base.records import Spec
 from spsbench.drafters.shape import Shape
 from spsbench.law.text_loops import Floats, anchored, loops_over
 from spsbench.parts.whatif.replay.advice import advise
-from spsbench.parts.whatif.replay.prediction import Timed, cell, work_of
-from spsbench.parts.whatif.replay.study import CellForecast, Sought, Study, given_by
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Timed, work_of
+from spsbench.parts.whatif.replay.study import Sought, Study, given_by
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import LoopTimes, Part, Round, StepTimes
 from spsbench.parts.whatif.replay.trees import StaticTree
@@ -31,8 +31,8 @@ def study(ratios: Floats, seconds: dict[str, float]) -> Study:
     for rule, taken in seconds.items():
         laws = [loops_over(ratios, block=rule == BLOCK) for _ in TEXTS]
         work = work_of(TEXTS, laws)
-        timed = Timed(work, LoopTimes.one_a_round(5.0, np.full(6, taken), np.zeros(6), K))
-        found.append(CellForecast(cell("model", Spec("model"), "", work, laws, rule), timed, None, 1))
+        times = LoopTimes.one_a_round(5.0, np.full(6, taken), np.zeros(6), K)
+        found.append(DrafterForecast("model", Spec("model"), "", rule, K, work, np.ones(K + 1), 1, times))
     ars = Timed(work_of(TEXTS), LoopTimes.one_a_round(5.0, np.ones(6), np.zeros(6), 0))
     return Study(cast("Any", SimpleNamespace(texts=TEXTS)), tuple(found), ars, 1, {}, {})
 
