@@ -120,7 +120,7 @@ def pack_layers(model: Any, width: int | None = None) -> int:
 
 
 def pack_called(net: nn.Module) -> None:
-    """Lay out the linear layers of a net of ours, which calls them and reads no weight by itself."""
+    """Lay out the linear layers of a net that calls them all and reads no weight by itself."""
     for layer in [*_packable(net, None)]:
         _pack([layer], None)
 
