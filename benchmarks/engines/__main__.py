@@ -1,14 +1,18 @@
 """Decode times of our engine and of others, in one interleaved run on a CPU.
 
     python -m benchmarks.engines --peers DIR [--threads 1] [--rounds 5] [--prompts 12] [--out DIR/engines]
+    python -m benchmarks.engines --models package:smollm2 --dtype bfloat16 --ours eager,hf-generate
 
-The same models, prompts, K and stop tokens for all: token ids in and out, greedy, float32. Each engine
+The same models, prompts, K and stop tokens for all: token ids in and out, greedy. Each engine
 runs in processes of its own, ArS in one and SpS in the other, which are stopped while another is
 measured; times are taken inside, around decoding alone. Texts are compared with ours, token for token.
 
 An engine takes part if `spsbench get` installed it, or if its environment is given: by its folder (--ort,
 --openvino, --vllm, --llama), or in the folder of --peers (ort, openvino, vllm, llama). Run it on a quiet
 machine: a pool that spins on a core which others use takes many times as long.
+
+Of --models ``hybrid`` and ``experts`` are random ones of those shapes (``packed_layers``) under the
+embedded pair's tokenizer: their times are **synthetic**.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -27,9 +32,11 @@ from typing import Any
 from benchmarks.engines import contenders
 from benchmarks.engines.rounds import Measured, Plan, measure
 from benchmarks.engines.table import table
+from benchmarks.packed_layers import MODELS
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.protocol import Ask, Sampling
+from spsbench.models.source import find
 from spsbench.parts.external.engine import ids_that_end, stop_characters
 from spsbench.parts.external.install import load_entry
 from spsbench.parts.external.registry import PeerKind
@@ -38,12 +45,15 @@ _MINI = Path(__file__).resolve().parents[2] / "spsbench" / "mini"
 _PEERS = {"ort": "onnxruntime-genai", "openvino": "openvino", "vllm": "vllm", "llama": "llama-cpp"}
 """Flags, which are folders of --peers too, and what the engines are called elsewhere."""
 
+SHAPES = ("hybrid", "experts")
+
 
 def main() -> int:
     """Measure and write; 1 if an engine that was given failed."""
     given = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers must not be left behind, stopped
     try:
+        given.models = [_folder(model, given.work) for model in given.models]
         flags = _flags(given)
         plan = _plan(given, flags)
     except SpsbenchError as error:
@@ -70,7 +80,8 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--models", nargs="+", type=Path, default=[_MINI / "target", _MINI / "draft"])
+    parser.add_argument("--models", nargs="+", default=[str(_MINI / "target"), str(_MINI / "draft")])
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--ours", default="eager", help="engines of ours, engine[:backend], with commas")
     parser.add_argument("--peers", type=Path, help="folder with environments of others")
     for name in _PEERS:
@@ -94,10 +105,20 @@ def _arguments() -> argparse.Namespace:
         place = getattr(given, name)
         if place is not None and not place.is_dir():
             parser.error(f"--{name}: {place} is not a folder.")
-    given.models = [model.absolute() for model in given.models]
     given.work = given.work.absolute()
     given.cores = tuple(int(core) for core in given.cores.split(",") if core)
     return given
+
+
+def _folder(model: str, work: Path) -> Path:
+    """Return a model's folder; a random one is written."""
+    if model in SHAPES:
+        folder = work / model
+        MODELS[model]().save_pretrained(folder)
+        for file in (_MINI / "target").glob("tokenizer*"):
+            shutil.copy(file, folder)
+        return folder
+    return Path(find(model, None, "--models").location).absolute()
 
 
 def _flags(given: argparse.Namespace) -> dict[str, Any]:
@@ -107,7 +128,7 @@ def _flags(given: argparse.Namespace) -> dict[str, Any]:
         "target": str(given.models[0]),
         "draft": str(given.models[-1]),
         "data": "mini",
-        "dtype": "float32",
+        "dtype": given.dtype,
         "device": "cpu",
         "sampling": "greedy",
         "k": given.k,
@@ -140,6 +161,7 @@ def _plan(given: argparse.Namespace, flags: dict[str, Any]) -> Plan:
         rounds=given.rounds,
         warmup=given.warmup,
         logs=given.work / "logs",
+        dtype=given.dtype,
     )
 
 
@@ -170,7 +192,7 @@ def _page(
     models = " and ".join(f"{model.parent.name}/{model.name}" for model in given.models)
     yield f"{datetime.now(UTC):%Y-%m-%d}, {before['cpu']['model']}, load {before['load_1m']:.1f} before."
     yield f"{models}, {given.task}, {len(plan.requests)} prompts, at most {given.max_new_tokens} tokens,"
-    yield f"greedy, float32, K = {plan.k}, {plan.threads} thread(s), {plan.rounds} round(s) in turns."
+    yield f"greedy, {plan.dtype}, K = {plan.k}, {plan.threads} thread(s), {plan.rounds} round(s) in turns."
     yield "Decode ms/token: median over rounds (range). Texts: equal to the first engine's ArS in all rounds."
     yield ""
     yield from table(found).as_markdown()

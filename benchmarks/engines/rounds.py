@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spsbench.base.errors import SpsbenchError
-from spsbench.base.protocol import Answer, Ask, Described, Load, Peer, PeerError
+from spsbench.base.protocol import FLOAT32, Answer, Ask, Described, Load, Peer, PeerError
 from spsbench.parts.external.registry import PeerKind
 
 ARS, SPS = "ars", "sps"
@@ -29,6 +29,7 @@ class Plan:
         rounds: turns of every engine.
         warmup: requests that an engine answers before the first round.
         logs: a folder for what engines print.
+        dtype: of weights and arithmetic.
     """
 
     target: Path
@@ -39,6 +40,7 @@ class Plan:
     rounds: int
     warmup: int
     logs: Path
+    dtype: str = FLOAT32
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -134,7 +136,9 @@ def _started(
         for method in plan.methods:
             log = plan.logs / f"{contender.name}-{method}.log".replace(" ", "-").replace(":", "-")
             drafting = None if method == ARS else draft
-            load = Load(target, drafting, plan.k, threads=plan.threads, context=plan.context)
+            load = Load(
+                target, drafting, plan.k, threads=plan.threads, context=plan.context, dtype=plan.dtype
+            )
             peer = contender.open(load, log, True)
             stack.callback(peer.close)
             runner = _Runner(contender.name, method, peer)

@@ -126,18 +126,21 @@ def test_a_token_that_is_kept_back_is_no_difference() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_our_engine_through_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--prompts", "1", "--rounds", "1", "--warmup", "0", "--max-new-tokens", "6"]
     monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path / "cache"))
-    flags += ["--work", str(tmp_path), "--out", str(tmp_path / "table")]
+    flags += ["--work", str(tmp_path), "--out", str(tmp_path / "table"), "--dtype", dtype]
     monkeypatch.setattr(sys, "argv", ["engines", *flags])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert command.main() == 0
     said = capsys.readouterr().out
     assert said == (tmp_path / "table.md").read_text() + "\n"
     assert "| spsbench eager |" in said
+    assert f"greedy, {dtype}, K = 4" in said
+    assert ("torch" in said.split("| spsbench eager |")[1].split("|")[0]) is (dtype == "bfloat16")
     assert "1 of 1 | 1 of 1 |" in said
     assert "Left out, not given: ort, openvino, vllm, llama." in said
     assert '"ms_per_token"' in (tmp_path / "table.json").read_text()
@@ -150,6 +153,15 @@ def test_an_environment_that_is_not_there_is_refused(
     with pytest.raises(SystemExit):
         command.main()
     assert "--ort: /no/environment is not a folder" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["engines", "--models", str(tmp_path / "none"), "--work", str(tmp_path)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert command.main() == 2
+    assert f"error: --models: {tmp_path / 'none'}" in capsys.readouterr().err
 
 
 def test_an_engine_of_others_keeps_its_title(tmp_path: Path) -> None:
