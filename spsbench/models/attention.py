@@ -55,7 +55,8 @@ def _gains(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bo
     # Without a mask a block would be masked by the kernel, which knows nothing of groups.
     is_block = queries == 1 or (mask is not None and queries <= _MOST_QUERIES)
     is_slow = heads > key.shape[1] or (queries == 1 and query.element_size() == 2)
-    return is_block and is_slow and query.device.type == "cpu" and width == value.shape[-1]
+    is_alike = width == value.shape[-1] and len(query) == len(key)
+    return is_block and is_slow and is_alike and query.device.type == "cpu"
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
