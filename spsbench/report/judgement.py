@@ -746,14 +746,22 @@ def _rare(row: EngineAuditRow) -> Iterator[str]:
     shares = row["rare"]
     if shares is None:
         return
-    of_requests = (shares["another_request"], shares["stale_row"], shares["random_token"])
+    of_requests = (shares["another_request"], shares["random_token"], shares["stale_row"])
     known = [share for share in of_requests if share is not None]
     level = f"{shares['level']:.0%}"
-    if len(known) == len(of_requests):
-        often = f"One in {math.floor(1 / max(known))}" if max(known) < 1 else "No less than every one"
-        yield f"{often} requests that go wrong at some token would have been seen ({level})."
-    else:
+    if len(known) < len(of_requests):
         yield f"Requests that go wrong at some token need not have been seen ({level})."
+        return
+    *others, stale = known
+    # Where a text repeats itself, the row before is much like a token's own.
+    apart = stale > 2 * max(others)
+    often = _often(max(others) if apart else max(known))
+    rest = f", {_often(stale)} where they read a stale row" if apart else ""
+    yield f"{often.capitalize()} that go wrong at some token would have been seen ({level}){rest}."
+
+
+def _often(share: float) -> str:
+    return f"one in {math.floor(1 / share)} requests" if share <= 0.5 else f"{share:.0%} of requests"
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:

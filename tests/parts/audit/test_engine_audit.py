@@ -372,6 +372,15 @@ def test_a_server_is_audited_as_it_is_served(folders: Folders, models: Models, t
     assert row["rare"]["random_token"] is not None
     assert 1 / row["texts"] < row["rare"]["random_token"] < 0.5
     assert "go wrong at some token" in said
+    told = {
+        (0.01, 0.02, 0.015): "One in 50 requests that go wrong at some token would have been seen (95%).",
+        (0.01, 0.005, 0.84): "One in 100 requests that go wrong at some token would have been seen (95%), "
+        "84% of requests where they read a stale row.",
+        (0.8, 0.7, 0.9): "90% of requests that go wrong at some token would have been seen (95%).",
+    }
+    for (request, token, stale), sentence in told.items():
+        shares = {"level": 0.95, "another_request": request, "random_token": token, "stale_row": stale}
+        assert sentence in " ".join(audit_sentences([row | {"rare": shares}], 0.5))
     assert (tmp_path / row["texts_file"]).read_text().count("\n") == 20
     # A bet that most of the evidence is of need not be the fault: it is called the nearest one.
     row |= {"decision": "alarm", "decided_after": 3, "place": "every token", "law": "draws at 0.8 times"}

@@ -67,6 +67,7 @@ class OnnxRuntimeGenAI:
     def __init__(self, load: Load) -> None:
         float32_only(load)
         self._genai: Any = importlib.import_module("onnxruntime_genai")
+        self._numpy: Any = importlib.import_module("numpy")
         if load.speculation == MTP:
             _require_module(Path(load.target), self._genai)
         self._load = load
@@ -119,12 +120,10 @@ class OnnxRuntimeGenAI:
 
         Without a draft the first token comes from the prefill, as with a module; else from the first round.
         """
-        import numpy as np
-
         if self._load.speculative and self._load.speculation == MTP:
             return self._generate_by_module(ask)
         generator = self._genai.Generator(self._model, self._parameters(ask))
-        prompt = np.array(ask.prompt_ids, dtype=np.int32)
+        prompt = self._prompt(ask)
         started = time.perf_counter()
         generator.append_tokens(prompt)
         prefilled = time.perf_counter()
@@ -136,7 +135,9 @@ class OnnxRuntimeGenAI:
             generator.generate_next_token()
             ids.append(int(generator.get_next_tokens()[0]))
             if row is not None:
-                logprobs.append(float(row[ids[-1]] - row.max() - np.log(np.exp(row - row.max()).sum())))
+                logprobs.append(
+                    float(row[ids[-1]] - row.max() - self._numpy.log(self._numpy.exp(row - row.max()).sum()))
+                )
             if ids[-1] in ask.stop_ids:
                 break
         ended = time.perf_counter()
@@ -159,11 +160,9 @@ class OnnxRuntimeGenAI:
         )
 
     def _generate_by_module(self, ask: Ask) -> Answer:
-        import numpy as np
-
         generator = self._genai.MtpGenerator(self._model, self._module, self._parameters(ask))
         started = time.perf_counter()
-        generator.append_tokens(np.array(ask.prompt_ids, dtype=np.int32))
+        generator.append_tokens(self._prompt(ask))
         prefilled = time.perf_counter()
         ids: list[int] = []
         while not generator.is_done() and len(ids) < ask.max_new_tokens:
@@ -192,8 +191,6 @@ class OnnxRuntimeGenAI:
         return stepped(wave, self)
 
     def add(self, number: int, ask: Ask) -> None:
-        import numpy as np
-
         self._require_possible(ask)
         drawn = ask.sampling
         turn = self._genai.TurnOptions(request := self._engine.create_request())
@@ -207,7 +204,7 @@ class OnnxRuntimeGenAI:
             turn.set_temperature(drawn.temperature)
             turn.set_top_k(drawn.top_k or self._vocab_size)
             turn.set_top_p(drawn.top_p)
-        began = request.begin_turn(np.array(ask.prompt_ids, dtype=np.int32), turn)
+        began = request.begin_turn(self._prompt(ask), turn)
         self._turns[number] = request, began, []
 
     def step(self) -> Iterator[News]:
@@ -229,6 +226,9 @@ class OnnxRuntimeGenAI:
     def abort(self, number: int) -> None:
         request, began, _ = self._turns.pop(number)
         request.cancel_turn(began)
+
+    def _prompt(self, ask: Ask) -> Any:
+        return self._numpy.array(ask.prompt_ids, dtype=self._numpy.int32)
 
     @property
     def _processors(self) -> tuple[str, ...]:
