@@ -66,7 +66,9 @@ def test_it_is_what_transformers_computes(
         found = attention._attention(layer, *given, mask, scaling=0.3)[0]
         assert found.is_contiguous(), name
         assert found.dtype == dtype, name
-        assert_close(found, due)
+        # Of probabilities that are rounded to 16 bits one may end on the other side.
+        apart = 1e-5 if dtype == torch.float32 else 1e-2
+        assert_close(found, due, rtol=apart, atol=apart)
 
 
 def rows_of_the_kernel(
