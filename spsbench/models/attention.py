@@ -38,12 +38,12 @@ def _attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """[B, n, heads, width] of queries [B, heads, n, width] over keys and values [B, groups, slots, width]."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     is_plain = not dropout and all(others.get(name) is None for name in ("position_bias", "cache", "softcap"))
     is_grouped = hasattr(module, "groups_queries") and is_plain and _gains(query, key, value, attention_mask)
     if is_grouped:
         return _grouped(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     states: tuple[Tensor, None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
     )

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
 from spsbench.base.errors import UnavailableError, UsageError, first_line
-from spsbench.models.attention import group_queries
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.body import head_of
@@ -28,7 +27,7 @@ from spsbench.models.onednn import Product
 from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
-from spsbench.models.packed import pack_layers, stored_weight
+from spsbench.models.packed import fitted, stored_weight
 from spsbench.models.rewind import RewindCache
 from spsbench.models.speculators import (
     FC,
@@ -184,7 +183,7 @@ class Eagle3Chain(TorchChain):
         names = [name for name in self._body.state_dict() if not name.startswith("embed_tokens")]
         state = {name: _read(draft, name, draft.stored.shape(name), target) for name in names}
         self._body.load_state_dict(state, strict=False)
-        self._body = _fitted(self._body.to(target.device), 2 * target.embedding_shape[1])
+        self._body = fitted(self._body.to(target.device), 2 * target.embedding_shape[1])
         self._input_norms = self._norms_before(draft, target)
         if draft.kind == PEAGLE or draft.convention("recycle") != POST:
             self._norm, self._body.norm = self._body.norm, nn.Identity()
@@ -373,15 +372,7 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
         if not name.startswith("embed_tokens")
     }
     body.load_state_dict(state, strict=False)
-    return _fitted(body.to(target.device), config.hidden_size)
-
-
-def _fitted(body: Any, width: int) -> Any:
-    """Return a body that reads states of a width, as it is computed fastest."""
-    body.eval().requires_grad_(False)
-    pack_layers(body, width)
-    group_queries(body)
-    return body
+    return fitted(body.to(target.device), config.hidden_size)
 
 
 class OnnxChain(HeadChain):

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.decode.protocols import read_prompt
-from spsbench.models.attention import group_queries
 from spsbench.models.beam_lm import additive
 from spsbench.models.body import body_of, final_norm_in, head_of
 from spsbench.models.causal_lm import LAST, FeatureRows, HiddenStates, skeleton, text_config
@@ -31,7 +30,7 @@ from spsbench.models.heads import HeadChain
 from spsbench.models.kinds import POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.onednn import Product
-from spsbench.models.packed import pack_layers, stored_weight
+from spsbench.models.packed import fitted, stored_weight
 from spsbench.models.recurrent import cache_of
 from spsbench.models.rewind import RewindCache
 from spsbench.models.torch_lm import TorchLM
@@ -258,8 +257,7 @@ class MtpModule(nn.Module):
         self._scale, self._softcap = _logit_scale(text_config(target.config))
         self._vocab_size = target.vocab_size
         self.to(target.device).eval().requires_grad_(False)
-        pack_layers(self.body, width)
-        group_queries(self.body)
+        fitted(self.body, width)
 
     def run(self, tokens: Tensor, states: Tensor, cache: RewindCache, **placed: Tensor) -> Tensor:
         """Append entries of tokens [n] after states [n, hidden]; return [n, hidden] before the final norm."""

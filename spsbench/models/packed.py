@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spsbench.models.attention import group_queries
 from spsbench.models.body import head_of
 from spsbench.models.onednn import can_be_laid_out, has_kernels, laid_out, product
 from spsbench.models.packed_experts import experts_in, pack_experts, unpack_experts
@@ -117,6 +118,14 @@ def pack_layers(model: Any, width: int | None = None) -> int:
         for each in experts:
             unpack_experts(each)
     return 0
+
+
+def fitted(body: Any, width: int) -> Any:
+    """Return a drafter's body that reads states of a width, as its device computes it fastest."""
+    body.eval().requires_grad_(False)
+    pack_layers(body, width)
+    group_queries(body)
+    return body
 
 
 def pack_called(net: nn.Module) -> None:

@@ -252,7 +252,7 @@ def test_a_module_in_bfloat16_is_packed_and_predicts_as_the_plain_one(tmp_path: 
     states = torch.randn(3, 32, generator=torch.Generator().manual_seed(1)).bfloat16()
     found = []
     for pack in (pack_layers, lambda *_: 0):
-        with patch.object(mtp, "pack_layers", pack):
+        with patch.object(packed, "pack_layers", pack):
             module = mtp.MtpModule(Checkpoint(saved), names, 0, False, TorchLM(model))
         with torch.inference_mode():
             found.append(module.run(tokens, states, RewindCache()).float())
