@@ -22,10 +22,20 @@ def laid_out(weight: Tensor) -> nn.Parameter:
     return nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(rows, 1), requires_grad=False)
 
 
+_FEW, _LARGE = 4, 1 << 20
+"""Rows that take less than one does, by a weight of so many numbers."""
+
+
 def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[..., out] of [..., in] by a weight that is laid out."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-    return out
+    """[..., out] of [..., in] by a weight that is laid out.
+
+    One row by a large weight is multiplied as four equal ones, with the same numbers: by itself a token would
+    cost more than the block of drafts that replaces it.
+    """
+    is_one = states.numel() == states.shape[-1] and weight.numel() >= _LARGE
+    rows = states.reshape(1, -1).expand(_FEW, -1) if is_one else states
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return out[:1].view(*states.shape[:-1], -1) if is_one else out
 
 
 class Product:

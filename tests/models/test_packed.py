@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures import whole_model
 from benchmarks.tiny_types import tiny_config
-from spsbench.models import mtp, packed
+from spsbench.models import mtp, onednn, packed
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.loading import load
 from spsbench.models.memory import forward_bytes
@@ -213,6 +213,29 @@ def test_experts_that_compute_otherwise_are_taken_back(monkeypatch: pytest.Monke
     assert pack_layers(model) > 2, "its layers are packed alone"
     assert not any(isinstance(part, PackedExperts) for part in model.modules())
     torch.testing.assert_close(logits(model), before, rtol=0, atol=float(before.abs().max()) / 32)
+
+
+@pytest.mark.parametrize("shape", [(1024,), (1, 1024), (1, 1, 1024), (3, 1024)])
+@pytest.mark.parametrize("out", [64, 1024], ids=["small", "large"])
+def test_one_row_by_a_large_weight_is_multiplied_as_several(
+    shape: tuple[int, ...], out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(out, 1024, generator=generator).bfloat16()
+    states = torch.randn(shape, generator=generator).bfloat16()
+    rows: list[int] = []
+    usual = torch.ops.mkldnn._linear_pointwise
+
+    def multiply(states: Tensor, *others: Any) -> Tensor:
+        rows.append(states.numel() // states.shape[-1])
+        return usual(states, *others)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", multiply)
+    found = onednn.product(states, onednn.laid_out(weight))
+    expected = torch.nn.functional.linear(states, weight)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.5)
+    assert found.shape == expected.shape
+    assert rows == [3 if shape[0] == 3 else 4 if out == 1024 else 1]
 
 
 def test_an_expert_without_tokens_has_no_rows() -> None:
