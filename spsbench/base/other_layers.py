@@ -19,11 +19,15 @@ def slow_kernels(kernels: Mapping[str, str]) -> str | None:
     )
 
 
-def planes_left_out(models: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, of what a run records of its models, why the states of a block were not kept."""
+def slower_than_asked(models: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, of what a run records of its models, why states of a block are not kept, layers not compiled."""
     for role in ("target", "draft"):
-        if reason := (models.get(role) or {}).get("planes_left_out"):
+        model = models.get(role) or {}
+        if reason := model.get("planes_left_out"):
             yield f"The {role} reads accepted tokens again after a rejection (replay): {reason}."
+        compiled = model.get("compiled") or {"layers": 0, "of": 0}
+        if (count := compiled["layers"]) < (of := compiled["of"]):
+            yield f"{count} of {of} layers of the {role} are compiled: {compiled['reason']}."
 
 
 def kernels_of_models(models: Mapping[str, Any]) -> dict[str, str]:

@@ -253,7 +253,7 @@ class RunOptions(Common):
     )
     backend: str | None = option(
         "--backend NAME",
-        "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models.",
+        "auto, onnxruntime, torch or inductor. Default: onnxruntime on a CPU where it covers the models.",
         MACHINE,
     )
     tensor_parallel: str | None = option(

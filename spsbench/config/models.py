@@ -96,8 +96,8 @@ def split_ks(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ks))
 
 
-ONNXRUNTIME, TORCH = "onnxruntime", "torch"
-BACKENDS = (AUTO, ONNXRUNTIME, TORCH)
+ONNXRUNTIME, TORCH, INDUCTOR = "onnxruntime", "torch", "inductor"
+BACKENDS = (AUTO, ONNXRUNTIME, TORCH, INDUCTOR)
 VARIABLE = "SPSBENCH_BACKEND"
 
 
@@ -508,8 +508,8 @@ class RunConfig(Limits):
     threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = Field(
         default="auto", description=f"auto or {_up_to(MOST_THREADS)}"
     )
-    backend: Literal["auto", "onnxruntime", "torch"] = Field(
-        default="auto", description="auto, onnxruntime or torch"
+    backend: Literal["auto", "onnxruntime", "torch", "inductor"] = Field(
+        default="auto", description="auto, onnxruntime, torch or inductor (torch, with compiled layers)"
     )
     tensor_parallel: Ranks = Field(
         default=1, description="a whole number from 1, or as 2:draft=replicated (or first) from 2"

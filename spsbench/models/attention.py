@@ -20,14 +20,14 @@ def group_queries(model: nn.Module) -> None:
     """Have the attention of a model over ``sdpa`` go by groups of heads, where its tensors are on a CPU."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
+    ALL_ATTENTION_FUNCTIONS.register("sdpa", attention)
     part: Any
     for part in model.modules():
         if hasattr(part, "is_causal"):
             part.groups_queries = True
 
 
-def _attention(
+def attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,

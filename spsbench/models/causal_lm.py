@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ class CausalLM(ABC):
             infinity. None for all.
     """
 
-    backend: ClassVar[str]
+    backend: str
     layers: int
     parameters: int  # number of weights
     kv_bytes_per_token: int | None  # keys and values, which a forward reads of each cached token, if known

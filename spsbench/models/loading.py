@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from spsbench.base.errors import UsageError
-from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
+from spsbench.config.models import AUTO, INDUCTOR, ONNXRUNTIME, TORCH, Precision
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
 from spsbench.models.body import head_of
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
+from spsbench.models.compiler import require_compiler
 from spsbench.models.downloads import (
     MODELOPT,
     configuration,
@@ -65,6 +66,9 @@ def choose_backend(
     All or none: the thread pools of two backends would wait for each other.
     """
     first = next((f"{name}: {reason}" for name, reason in reasons if reason), None)
+    if choice == INDUCTOR:
+        require_compiler(device)
+        return INDUCTOR, None
     if choice == TORCH:
         return TORCH, None
     if first is None:
@@ -213,15 +217,26 @@ def load(
     target: CausalLM | None = None,
 ) -> CausalLM:
     """Load a model over a backend of ``choose_backend``; target and draft share ``vocab_size`` logits."""
+    model: CausalLM
     if source.sharing is not None:
         assert target is not None, "a trained draft is loaded after its target"
-        return _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
-    if backend == ONNXRUNTIME:
-        model: CausalLM = _load_onnx(source, dtype, vocab_size, flag, threads)
+        model = _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
+    elif backend == ONNXRUNTIME:
+        model = _load_onnx(source, dtype, vocab_size, flag, threads)
+        say_unread(source)
     else:
         model = load_torch(source, dtype, device, vocab_size, flag)
-    say_unread(source)
+        say_unread(source)
+    if backend == INDUCTOR:
+        _compile(model)
     return model
+
+
+def _compile(model: CausalLM) -> None:
+    from spsbench.models.compiled import compile_layers
+
+    assert isinstance(model, TorchLM), "its backend is none of torch's"
+    compile_layers(model)
 
 
 def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> TorchLM:
@@ -469,7 +484,7 @@ def random_model(
         torch.manual_seed(seed)
         model = built(config, _weights_dtype(dtype))
     precision = Precision(dtype)
-    if backend == TORCH and precision.quantise is not None:
+    if backend != ONNXRUNTIME and precision.quantise is not None:
         quantise_built(model, precision, device)
     border = None
     if config.is_encoder_decoder:
@@ -477,7 +492,9 @@ def random_model(
         start = decoder_start(config, None, config.model_type, "--target")
         border = Border((end if isinstance(end, int) else end[0],), start)
     over_torch = _over_torch(model, border, vocab_size)
-    if backend == TORCH:
+    if backend == INDUCTOR:
+        _compile(over_torch)
+    if backend != ONNXRUNTIME:
         return over_torch
     return _over_onnx(config, border, LoadedWeights(model), vocab_size, threads, lambda: over_torch, dtype)
 

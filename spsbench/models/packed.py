@@ -35,7 +35,7 @@ class PackedLinear(nn.Linear):
     Its copy is a plain ``nn.Linear``: one that may be cast to another dtype.
     """
 
-    product: _Product
+    product: JoinedProduct
     rows: slice
     is_last: bool
     """Of the product's layers in a forward."""
@@ -64,10 +64,11 @@ class PackedLinear(nn.Linear):
         return kept
 
 
-class _Product:
+class JoinedProduct:
     """Weights [out of all, in] and biases [out of all] of layers that are given the same states."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.width = sum(layer.out_features for layer in layers)
         self.weight = laid_out(torch.cat([layer.weight.detach() for layer in layers]))
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases) if biases else None
@@ -185,7 +186,7 @@ def _groups(
 
 
 def _pack(layers: Sequence[nn.Linear], embedding: Tensor | None) -> None:
-    joined, start = _Product(layers), 0
+    joined, start = JoinedProduct(layers), 0
     for layer in layers:
         layer.__class__ = PackedLinear
         assert isinstance(layer, PackedLinear)

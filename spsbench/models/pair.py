@@ -10,7 +10,7 @@ import torch
 
 from spsbench.base.errors import UsageError
 from spsbench.config import PairConfig
-from spsbench.config.models import TORCH, Precision
+from spsbench.config.models import INDUCTOR, ONNXRUNTIME, Precision
 from spsbench.models.causal_lm import (
     CausalLM,
     attention_window,
@@ -18,6 +18,7 @@ from spsbench.models.causal_lm import (
     require_exact_rollback,
     text_config,
 )
+from spsbench.models.compiler import require_compilable
 from spsbench.models.kernels import kernels_of
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
 from spsbench.models.memory import (
@@ -143,12 +144,14 @@ def pair_backend(
     parts = zip((source.target, source.draft), dtypes, ("--target", "--draft"), strict=True)
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
     backend, fallback = choose_backend(choice, reasons, device)
-    if backend == TORCH and loads:
+    if backend != ONNXRUNTIME and loads:
         roles = ("--target", "--draft")
         for part, dtype, role in zip((source.target, source.draft), dtypes, roles, strict=True):
             precision = Precision(dtype)
             require_quantisable(part.config, part.quantization, precision, device, part.name, "--dtype")
             require_readable(part.config, part.quantization, device, part.name, role)
+            if backend == INDUCTOR:
+                require_compilable(part.config, part.quantization or precision.quantise, part.name)
     return backend, fallback
 
 
@@ -175,7 +178,7 @@ def load_pair(
     if device.type == "cpu":
         threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
         # Over ONNX Runtime torch has only small work, and its threads would wait for the runtime's.
-        torch.set_num_threads(threads if backend == TORCH else 1)
+        torch.set_num_threads(1 if backend == ONNXRUNTIME else threads)
     if source.is_one(dtypes) and ranks is None:
         draft = target.twin()
     else:
@@ -258,6 +261,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
     experts = None if built is None else experts_of(built)
     quantised = None if built is None else quantised_of(built)
     kernels = {} if built is None else kernels_of(built)
+    compiled = model.compiled if isinstance(model, TorchLM) else None
     return {
         **part.identity(),
         "model_type": part.config.model_type,
@@ -269,6 +273,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         "forward_bytes": model.forward_bytes(),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         **({"kernels": kernels} if kernels else {}),
+        **({} if compiled is None else {"compiled": asdict(compiled)}),
         **({} if experts is None else {"experts": asdict(experts)}),
         **({} if quantised is None else {"quantised": asdict(quantised)}),
         **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.files import read_file
-from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
+from spsbench.config.models import INDUCTOR, ONNXRUNTIME, TORCH, Precision
 from spsbench.models.causal_lm import LAST, States, skeleton
 from spsbench.models.choices import Choices
 from spsbench.models.memory import DTYPES, Weights, available_bytes
@@ -69,8 +69,8 @@ class Placement:
 
     def backend(self, choice: str) -> str:
         """Return torch, the only backend that can be spread over devices."""
-        if choice == ONNXRUNTIME:
-            why = f"{self.text} spreads a model over devices, and onnxruntime computes on one CPU."
+        if choice in (ONNXRUNTIME, INDUCTOR):
+            why = f"{self.text} spreads a model over devices, and {choice} computes on one CPU."
             raise UsageError(why, flag=FLAG, remedy="Leave it out, or use --backend torch.")
         return TORCH
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from spsbench.base.errors import UsageError
-from spsbench.config.models import TORCH
+from spsbench.config.models import INDUCTOR, TORCH
 from spsbench.models.attention import group_queries
 from spsbench.models.body import body_of, final_norm_in, head_of
 from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, text_config
 from spsbench.models.choices import Choices, watching
+from spsbench.models.compiler import Compiled
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
 from spsbench.models.recurrent import REPLAY, StateCache, cache_of
@@ -79,7 +80,8 @@ class TorchLM(CausalLM):
     the cache's length, and models silently ignore arguments that they do not support.
     """
 
-    backend = TORCH
+    compiled: Compiled | None = None
+    """Where its layers were to be compiled: which are."""
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
         size = vocab_size or text_config(model.config).vocab_size
@@ -93,6 +95,10 @@ class TorchLM(CausalLM):
         # Of the files that it was loaded from, whose numbers the weights may be rounded from.
         self.checkpoint_embedding: Callable[[], str | None] | None = None
         self.files: Path | None = None  # that it was loaded from; they may hold more than is loaded
+
+    @property
+    def backend(self) -> str:  # type: ignore[override]
+        return INDUCTOR if self.compiled and self.compiled.layers else TORCH
 
     @property
     def weights(self) -> str:

@@ -13,7 +13,7 @@ from spsbench.base.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.base.errors import UsageError, first_line
 from spsbench.base.protocol import PeerError
 from spsbench.base.records import Arm, Generation, Request, SamplingParams
-from spsbench.config.models import TORCH, Precision
+from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.decode.batch import (
     BatchArS,
     BatchDrafter,
@@ -107,7 +107,7 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
 
     Transformers would compute with the unrounded ones: another law than that of the run's target.
     """
-    if backend == TORCH:
+    if backend != ONNXRUNTIME:
         return
     roles = stock_roles(arms)
     for role, dtype in zip(("target", "draft"), dtypes, strict=True):

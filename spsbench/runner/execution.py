@@ -15,7 +15,7 @@ from spsbench.base.energy import EnergyMeter
 from spsbench.base.environment import load_1m, taken, taken_since
 from spsbench.base.errors import UnavailableError
 from spsbench.base.gpu import NO_NVML
-from spsbench.base.other_layers import planes_left_out, slow_kernels
+from spsbench.base.other_layers import slow_kernels, slower_than_asked
 from spsbench.base.protocol import PeerError
 from spsbench.base.records import ELAPSED, GRAPHS, SPENT, Arm, Prompt, Request, Sample
 from spsbench.drafters.checked import DrafterFault
@@ -309,7 +309,7 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
     recorded = conditions.recorded_threads(plan, store)
     pair = load(plan, threads=recorded)
-    for sentence in planes_left_out(pair.info):
+    for sentence in slower_than_asked(pair.info):
         watcher.warned(sentence)
     if plan.config.threads == conditions.AUTO and recorded is None and pair.device.type == "cpu":
         by_size = threads_by_size(pair.target.parameters)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from spsbench.config import MaterialSettings, PairConfig
-from spsbench.config.models import AUTO, TORCH, Precision
+from spsbench.config.models import AUTO, ONNXRUNTIME, Precision
 from spsbench.models.device import resolve_device
 from spsbench.models.kernels import kernels_of_config
 from spsbench.models.memory import Weights
@@ -51,12 +51,12 @@ class Models:
     def quantiser(self) -> str | None:
         """What quantises weights over torch, otherwise than ONNX Runtime does; None where nothing does."""
         quantised = any(Precision(dtype).quantise for dtype in self.dtypes)
-        return LIBRARY if quantised and self.backend == TORCH else None
+        return LIBRARY if quantised and self.backend != ONNXRUNTIME else None
 
     @property
     def layer_kernels(self) -> dict[str, str]:
         """What computes the layers that have several kernels, by package; see ``kernels_of``."""
-        if self.backend != TORCH:
+        if self.backend == ONNXRUNTIME:
             return {}
         found = [kernels_of_config(model.config) for model in (self.source.target, self.source.draft)]
         return found[1] | found[0]
@@ -131,14 +131,14 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
     same = source.target.location == source.draft.location
     roles = ["weights"] if same else ["target", "draft"]
     # A dequantised checkpoint is in float32, and onnxruntime computes in nothing else.
-    computed = [Precision(dtype).dtype if backend == TORCH else AUTO for dtype in dtypes]
+    computed = [Precision(dtype).dtype if backend != ONNXRUNTIME else AUTO for dtype in dtypes]
     sentences = [
         f"{role} {kind} dequantised to {'float32' if dtype == AUTO else dtype}"
         for role, kind, dtype in zip(roles, undone, computed, strict=False)
         if kind
     ]
     kept = [Precision(dtype).quantise for dtype in dtypes]
-    if backend != TORCH:
+    if backend == ONNXRUNTIME:
         return sentences + [
             f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits
         ]

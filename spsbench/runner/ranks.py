@@ -17,7 +17,7 @@ from spsbench.base.environment import typed_arguments
 from spsbench.base.errors import SpsbenchError, UsageError, printable
 from spsbench.base.records import Arm, Generation, Request
 from spsbench.config import RunConfig
-from spsbench.config.models import FIRST, ONNXRUNTIME, REPLICATED, TORCH, Precision
+from spsbench.config.models import FIRST, INDUCTOR, ONNXRUNTIME, REPLICATED, TORCH, Precision
 from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind, shape_in
 from spsbench.engines.local import Engine
 from spsbench.models import tensor_parallel
@@ -33,9 +33,9 @@ def backend_choice(config: RunConfig) -> str:
     """Return the backends to choose from; a split target has torch only."""
     if config.ranks == 1:
         return config.backend
-    if config.backend == ONNXRUNTIME:
+    if config.backend in (ONNXRUNTIME, INDUCTOR):
         raise UsageError(
-            f"{ONNXRUNTIME} computes a model in one process, and {TENSOR_PARALLEL} {config.ranks} splits it.",
+            f"{config.backend} computes in one process, and {TENSOR_PARALLEL} {config.ranks} splits a model.",
             flag="--backend",
             remedy=f"Use --backend {TORCH}, or leave {TENSOR_PARALLEL} out.",
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.base.axes import EAGER, RECOMMENDED, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
-from spsbench.base.other_layers import kernels_of_models, planes_left_out, slow_kernels
+from spsbench.base.other_layers import kernels_of_models, slow_kernels, slower_than_asked
 from spsbench.base.records import CUTS, SCHEMA_VERSION, Loop, Processing
 from spsbench.parts.external.engine import PeerRun, unequal
 from spsbench.stats.acceptance import acceptance_by_name, disagreement, share_of_optimum
@@ -440,7 +440,7 @@ def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
     target = models.get("target") or {}
     if slow_layers := slow_kernels(kernels_of_models(models)):
         yield slow_layers
-    yield from planes_left_out(models)
+    yield from slower_than_asked(models)
     identity = info.get("identity") or {}
     left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
     slow = target.get("backend") == "torch" and target.get("dtype") in ("bfloat16", "float16")

@@ -86,7 +86,7 @@ def test_the_backend_comes_from_the_environment_unless_given(
     monkeypatch.setenv("SPSBENCH_BACKEND", "fast")
     refused = cli("run", "xsum")
     assert refused.code == 2
-    assert "SPSBENCH_BACKEND: fast is unknown. Choose from auto, onnxruntime, torch." in refused.err
+    assert "SPSBENCH_BACKEND: fast is unknown. Choose from auto, onnxruntime, torch, inductor." in refused.err
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def test_it_is_what_transformers_computes(
     given = states(heads, groups, queries, dtype, batch)
     for name, mask in masks(heads, queries, batch, dtype).items():
         due = sdpa_attention_forward(layer, *given, mask, scaling=0.3)[0]
-        found = attention._attention(layer, *given, mask, scaling=0.3)[0]
+        found = attention.attention(layer, *given, mask, scaling=0.3)[0]
         assert found.is_contiguous(), name
         assert found.dtype == dtype, name
         # Of probabilities that are rounded to 16 bits one may end on the other side.
@@ -82,7 +82,7 @@ def rows_of_the_kernel(
         return functional.scaled_dot_product_attention(query, *others, **named)
 
     monkeypatch.setattr(attention, "scaled_dot_product_attention", heard_attention)
-    attention._attention(layer, *given, mask)
+    attention.attention(layer, *given, mask)
     return sum(heard)
 
 
@@ -113,7 +113,7 @@ def test_a_prompt_is_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> No
     group_queries(layer)
     given = states(6, 2, 40, torch.float32)
     assert not rows_of_the_kernel(monkeypatch, layer, given, None)
-    assert_close(attention._attention(layer, *given, None)[0], sdpa_attention_forward(layer, *given, None)[0])
+    assert_close(attention.attention(layer, *given, None)[0], sdpa_attention_forward(layer, *given, None)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -14,7 +14,7 @@ from support.tiny_models import MORE_RECURRENT, RECURRENT, TOKENS, config_of, ma
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
-from spsbench.base.other_layers import planes_left_out
+from spsbench.base.other_layers import slower_than_asked
 from spsbench.base.records import SamplingParams
 from spsbench.models import pair, recurrent
 from spsbench.models.causal_lm import require_exact_rollback, self_test
@@ -81,11 +81,11 @@ def test_states_are_counted_before_a_weight_is_loaded(architecture: str) -> None
 def test_states_that_do_not_fit_are_read_again_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lm_of("qwen3.5")
     assert self_test(model).worst < EXACT
-    assert "planes_left_out" not in _rollback(model)
+    assert "slower_than_asked" not in _rollback(model)
     monkeypatch.setattr(pair, "available_bytes", lambda device: 15 * model.state_bytes)
     found = _rollback(model)
     assert found["rollback"] == REPLAY
-    sentence = " ".join(planes_left_out({"target": found, "draft": {}}))
+    sentence = " ".join(slower_than_asked({"target": found, "draft": {}}))
     assert sentence.startswith(
         "The target reads accepted tokens again after a rejection (replay): its states"
     )

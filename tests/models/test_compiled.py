@@ -1,0 +1,241 @@
+"""Compiled decoder layers: the logits of transformers' own, or the layers as they were."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor
+from support.commandline import ALONE, call
+from support.tiny_models import config_of, make, save
+from torch import Tensor
+from torch.fx import GraphModule
+from transformers.cache_utils import DynamicCache
+
+from benchmarks.architectures import whole_model
+from benchmarks.tiny_types import tiny_config
+from spsbench.base.errors import UsageError
+from spsbench.models import compiled
+from spsbench.models.causal_lm import require_exact_rollback
+from spsbench.models.compiled import MOST_ROWS, CompiledForward, compile_layers
+from spsbench.models.compiler import Compiled, require_compiler
+from spsbench.models.packed import pack_layers
+from spsbench.models.torch_lm import TorchLM
+
+PROMPT = torch.arange(3, 12)
+WHOLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "mistral")
+HYBRID = "qwen3_5_text"
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
+    """Have graphs run operator by operator in place of Inductor's kernels; what would have been compiled."""
+    graphs: list[GraphModule] = []
+
+    def keep(graph: GraphModule, inputs: list[Tensor], options: dict[str, Any]) -> GraphModule:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch._inductor, "compile", keep)
+    return graphs
+
+
+def tiny(kind: str, dtype: torch.dtype = torch.bfloat16) -> TorchLM:
+    torch.manual_seed(0)
+    model = whole_model(tiny_config(kind)).to(dtype).eval()
+    pack_layers(model)
+    return TorchLM(model)
+
+
+@torch.inference_mode()
+def logits(lm: TorchLM) -> Tensor:
+    """[n, V] of a prompt, of blocks that go on behind rollbacks, and of tokens."""
+    lm.begin(PROMPT.tolist())
+    rows = [lm.score(PROMPT[-1:], 1).clone()]
+    for count in (1, 5, 2, MOST_ROWS, 1):
+        rows.append(lm.score(torch.arange(5, 5 + count), count).clone())
+        lm.rollback(lm.length - count // 2)
+    lm.rollback(0)
+    return torch.cat(rows)
+
+
+def compiled_layers(lm: TorchLM) -> list[Any]:
+    return [part for part in lm.model.modules() if isinstance(vars(part).get("forward"), CompiledForward)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", [*WHOLE, HYBRID])
+def test_a_graph_computes_what_the_layer_does(
+    kind: str, dtype: torch.dtype, operators: list[GraphModule]
+) -> None:
+    lm = tiny(kind, dtype)
+    if kind == "qwen3_moe" and dtype == torch.float32:
+        pytest.skip("experts in float32 are transformers' own")
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled is not None
+    assert lm.compiled.layers == len(compiled_layers(lm)) > 0
+    assert (lm.compiled.layers == lm.layers) is (kind in WHOLE)
+    assert torch.equal(logits(lm), before)
+    require_exact_rollback(lm, kind)
+    assert len(operators) <= 2 * lm.layers
+
+
+def test_layers_with_one_graph_are_compiled_once(operators: list[GraphModule]) -> None:
+    lm = tiny("llama")
+    assert lm.layers > 1
+    compile_layers(lm)
+    assert len(operators) == 2, "for one row and for several"
+
+
+@pytest.mark.parametrize("kind", ["bloom", "gpt_neo", "mamba"])
+def test_layers_without_a_graph_stay_as_they_were(kind: str, operators: list[GraphModule]) -> None:
+    lm = tiny(kind)
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled is not None
+    assert not lm.compiled.layers
+    assert lm.compiled.reason
+    assert not compiled_layers(lm)
+    assert lm.backend == "torch"
+    assert torch.equal(logits(lm), before)
+
+
+def test_a_compiled_model_with_other_logits_is_taken_back(
+    operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(graph: GraphModule, *others: Any) -> Callable[..., Tensor]:
+        return lambda *inputs: graph(*inputs) * 1.5
+
+    monkeypatch.setattr(torch._inductor, "compile", wrong)
+    lm = tiny("llama")
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled == Compiled(0, lm.layers, "its logits would be others")
+    assert torch.equal(logits(lm), before)
+    assert lm.backend == "torch"
+
+
+@torch.no_grad()
+def test_what_was_not_traced_goes_through_the_layer(
+    operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = tiny("llama")
+    compile_layers(lm)
+    run: list[int] = []
+
+    def heard(program: compiled.Program, states: Tensor, given: Any) -> Tensor | None:
+        run.append(states.shape[1])
+        return usual(program, states, given)
+
+    usual = compiled.Program.run
+    monkeypatch.setattr(compiled.Program, "run", heard)
+    ids = torch.arange(3, 3 + MOST_ROWS + 1)[None]
+    lm.model(ids), lm.model(ids[:, :4].expand(2, -1))
+    with torch.enable_grad():
+        lm.model(ids[:, :4])
+    assert not run, "a prompt, a batch, a training"
+    cache = DynamicCache()
+    lm.model(ids[:, :4], past_key_values=cache)
+    assert run
+    assert cache.get_seq_length() == 4, "another cache has its rows"
+
+
+def test_a_shorter_twin_keeps_its_compiled_layers(operators: list[GraphModule]) -> None:
+    lm = tiny("llama")
+    before = logits(lm.truncated(1, "--drafter"))
+    compile_layers(lm)
+    shorter = lm.truncated(1, "--drafter")
+    assert torch.equal(logits(shorter), before)
+    assert lm.twin().backend == "inductor"
+
+
+def test_a_layer_whose_attention_reads_more_than_its_cache_has_no_graph(
+    operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = tiny("llama")
+    attention = lm.model.model.layers[0].self_attn
+    usual = attention.forward
+
+    def shifted(*args: Any, **given: Any) -> Any:
+        output, weights = usual(*args, **given)
+        return output * given["past_key_values"].get_seq_length(), weights
+
+    monkeypatch.setitem(vars(attention), "forward", shifted)
+    compile_layers(lm)
+    assert lm.compiled == Compiled(lm.layers - 1, lm.layers, "it reads get_seq_length of its cache")
+
+
+def test_a_failing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("g++: fatal error")
+
+    monkeypatch.setattr(torch._inductor, "compile", fails)
+    with pytest.raises(
+        UsageError, match=r"inductor fails to compile a layer: RuntimeError: g\+\+: fatal"
+    ) as error:
+        compile_layers(tiny("llama"))
+    assert error.value.flag == "--backend"
+
+
+def test_a_compiler_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match=r"needs a C\+\+ compiler, and no-such-compiler is not found"):
+        require_compiler(torch.device("cpu"))
+    with pytest.raises(UsageError, match=r"compiles for a CPU here, and the device is cuda"):
+        require_compiler(torch.device("cuda"))
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "sh")  # which is there, and is not called
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--pair", "mini", "--dtype", "int8"), "are quantised"),
+        (("--pair", "mini-t5"), "is an encoder-decoder"),
+        (("--pair", "mini", "--device-map", "auto"), "and inductor computes on one CPU"),
+    ],
+)
+def test_what_it_does_not_compile_is_refused_before_weights(more: tuple[str, ...], said: str) -> None:
+    result = call("run", "xsum", "--backend", "inductor", *more)
+    assert result.code == 2
+    assert said in " ".join(result.err.split())
+    assert "Loading" not in result.err
+
+
+@pytest.mark.usefixtures("compiler", "operators")
+def test_a_run_says_what_is_compiled(tmp_path: Path) -> None:
+    model = save(make(config_of("qwen3.5")).to(torch.bfloat16), tmp_path / "hybrid")
+    (prompts := tmp_path / "p.txt").write_text("a b c\n")
+    out = tmp_path / "run"
+    pair = ("--target", model, "--draft", model, "--backend", "inductor", "--out", out)
+    result = call("run", prompts, *pair, "--max-new-tokens", "8", "--k", "2", *ALONE[:-1])
+    assert result.code == 0, result.err
+    found = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    target = found["models"]["target"]
+    assert target["backend"] == found["conditions"][0]["backend"] == "inductor"
+    count, of = target["compiled"]["layers"], target["compiled"]["of"]
+    assert 0 < count < of
+    said = f"{count} of {of} layers of the target are compiled: it reads get_conv_state of its cache."
+    assert said in " ".join(result.err.split()) or said in " ".join(result.out.split())
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_inductor_computes_what_operators_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    lm = tiny("llama")
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled is not None
+    assert lm.compiled.layers == lm.layers
+    torch.testing.assert_close(logits(lm), before, rtol=0, atol=float(before.abs().max()) / 32)
