@@ -247,9 +247,14 @@ def _attending(apart: Apart, rows: _NewRows, arguments: Given) -> Callable[..., 
     """Return a function of attention that puts an operator into the graph that is traced."""
 
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **settings: Any,
     ) -> tuple[Tensor, None]:
-        if key is not rows.keys or value is not rows.values or mask is not None:
+        if key is not rows.keys or value is not rows.values or attention_mask is not None:
             raise Untraceable("its attention reads other rows than its cache has")
         told = rows.told
         of_layer = {
