@@ -1,26 +1,32 @@
 """Repositories of the hub, of models and of data: commits, sizes of files, and the fetching of large ones.
 
-Large files are fetched here: the hub's client cannot be interrupted, and begins every file again. They go to
-where it looks for them in its cache, unfinished ones as ``blobs/ETAG.incomplete``.
+Large files are received by a process of their own (``fetch.hub``), since the hub's client cannot be
+interrupted. They go to where it looks for them in its cache, unfinished ones as ``blobs/ETAG.incomplete``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import queue
+import os
+import pickle
 import re
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spsbench.base.addresses import host_of
-from spsbench.base.errors import UnavailableError
+from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.files import MOST_BYTES, require_ordinary
 from spsbench.config.models import ModelRef
+from spsbench.models.fetch import hub
 from spsbench.models.fetch.cache import megabytes, watcher
+from spsbench.models.fetch.hub import Part
 from spsbench.models.hf_errors import (
     ANSWERS_WITHIN_S,
     WebPage,
@@ -45,14 +51,8 @@ MODELOPT = "hf_quant_config.json"
 """Says in place of config.json how weights were quantised; transformers does not read it, nor them."""
 
 _HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
-_CHUNK_BYTES = 1 << 20
-_THREADS = 4
-_ATTEMPTS = 5
-"""Connections in a row that bring nothing."""
-
-_WAIT_S = 0.5
-"""Before the next connection; after each that brought nothing twice as long."""
-
+_LOOKS_EVERY_S = 0.1
+"""At how much of a file is there."""
 
 Kind = Literal["model", "dataset"]
 _FETCHED: Mapping[Kind, str] = {"model": "weights", "dataset": "data"}
@@ -312,204 +312,89 @@ def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[
     return there, files
 
 
-_Events = queue.SimpleQueue[int | BaseException | None]
-
-
-class _Part(NamedTuple):
-    """A file that is to be fetched."""
-
-    there: Repository
-    file: str
-
-    @property
-    def bytes(self) -> int:
-        return self.there.files[self.file].bytes
-
-    @property
-    def incomplete(self) -> Path:
-        blob = self.there.blob(self.file)
-        return blob.with_name(f"{blob.name}.incomplete")
-
-    @property
-    def come(self) -> int:
-        """Bytes that are on the disk so far."""
-        paths = self.there.blob(self.file), self.incomplete
-        return next((path.stat().st_size for path in paths if path.is_file()), 0)
-
-
 def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> None:
     """Fetch the missing files into the hub's cache; their disk space is checked first.
 
-    An interruption is raised at once.
+    An interruption is raised at once, and what came is kept.
     """
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import constants
 
-    parts = [_Part(there, file) for there, files in wanted for file in files if not there.is_here(file)]
-    fetched_here = [part for part in parts if part.bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
+    parts = [
+        Part(there.name, there.kind, there.commit, file, there.files[file].bytes, str(there.blob(file)))
+        for there, files in wanted
+        for file in files
+        if not there.is_here(file)
+    ]
     if not parts:
         return
-    total = sum(part.bytes for part in parts)
-    come = sum(min(part.come, part.bytes) for part in parts)
+    total, come = sum(part.bytes for part in parts), _come(parts)
     sizes = {
-        there.name: megabytes(sum(part.bytes for part in parts if part.there is there)) for there, _ in wanted
+        there.name: megabytes(sum(part.bytes for part in parts if part.repository == there.name))
+        for there, _ in wanted
     }
     named = " and ".join(f"{name} ({size})" for name, size in sizes.items())
-    named = f"{_FETCHED[parts[0].there.kind]} of {named}"
+    named = f"{_FETCHED[wanted[0][0].kind]} of {named}"
     require_room(total - come, named, flag)
     here = f", {megabytes(come)} of it are here" if come else ""
     about = f"{named} from {host_of(constants.ENDPOINT)}{here}"
     with watcher().transfer(about, max(total, 1), come) as came:
-        _receive_all(fetched_here, came, flag)
-    for part in parts:  # returns the cached file under its name
-        there = part.there
-        hf_hub_download(there.name, part.file, revision=there.commit, repo_type=there.kind)
+        _receive(sorted(parts, key=lambda part: -part.bytes), come, came, flag)
 
 
-def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str) -> None:
-    """Receive several files at once."""
-    waiting: queue.SimpleQueue[_Part] = queue.SimpleQueue()
-    events: _Events = queue.SimpleQueue()
-    stop = threading.Event()
-    for part in sorted(parts, key=lambda part: -part.bytes):
-        waiting.put(part)
-
-    arguments = waiting, events, stop, flag
-    threads = [
-        threading.Thread(target=_receive_until_empty, args=arguments, daemon=True) for _ in parts[:_THREADS]
-    ]
-    for thread in threads:
-        thread.start()
-    working = len(threads)
-    try:
-        while working:
-            event = events.get()
-            if isinstance(event, BaseException):
-                raise event
-            working -= event is None
-            came(event or 0)
-    except Exception:
-        stop.set()
-        for thread in threads:
-            thread.join(ANSWERS_WITHIN_S)
-        raise
-    finally:
-        stop.set()
+def _come(parts: Iterable[Part]) -> int:
+    return sum(part.come for part in parts)
 
 
-def _receive_until_empty(
-    waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Event, flag: str
-) -> None:
-    """Receive files in a thread until none is left; an error, or None at the end, goes to ``events``."""
-    try:
-        while not stop.is_set():
-            _receive(waiting.get_nowait(), events.put, stop, flag)
-    except queue.Empty:
-        events.put(None)
-    except BaseException as error:
-        events.put(error)
-
-
-def _receive(part: _Part, came: Callable[[int], None], stop: threading.Event, flag: str) -> None:
-    """Receive one file, whole and with its hash, as a blob of the hub's cache."""
+def _receive(parts: Sequence[Part], come: int, came: Callable[[int], None], flag: str) -> None:
+    """Have a process receive the files, which is ended where this one is interrupted, and ends with it."""
     from huggingface_hub import constants
-    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
-    blob = part.there.blob(part.file)
-    incomplete = part.incomplete
-    lock = Path(constants.HF_HUB_CACHE) / ".locks" / blob.parents[1].name / f"{blob.name}.lock"
-    for folder in (blob.parent, lock.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    before = min(part.come, part.bytes)
-    with WeakFileLock(lock):
-        if blob.exists():  # another process finished it first
-            came(part.bytes - before)
-            return
-        digest = hashlib.sha256()
-        with incomplete.open("a+b", buffering=0) as file:
-            file.seek(0)
-            have = 0
-            while have < part.bytes and (chunk := file.read(min(_CHUNK_BYTES, part.bytes - have))):
-                digest.update(chunk)
-                have += len(chunk)
-                if stop.is_set():
-                    return
-            file.truncate(have)
-            came(have - before)
-            whole = _Line(part, file, digest, have).follow(came, stop, flag)
-        if not whole:
-            return
-        if len(blob.name) == digest.digest_size * 2 and digest.hexdigest() != blob.name:
-            incomplete.unlink()
-            why = f"{part.file} of {part.there.name} is not the content that the hub names by its hash."
-            raise UnavailableError(why, flag=flag, remedy="It was thrown away. Fetch it again.")
-        incomplete.rename(blob)
-
-
-@dataclass(slots=True)
-class _Line:
-    """The connections, one after another, by which a file comes."""
-
-    part: _Part
-    file: Any
-    digest: Any
-    have: int
-
-    def follow(self, came: Callable[[int], None], stop: threading.Event, flag: str) -> bool:
-        """Append until the file is whole; False if it was stopped. UnavailableError if nothing comes."""
-        reason, idle = "it ended early", 0
-        while self.have < self.part.bytes:
-            before = self.have
-            try:
-                self._connect(came, stop)
-            except Exception as error:  # whatever the HTTP library raises
-                failed = failure_of(error)
-                if isinstance(error, WebPage) or _is_final(error):
-                    raise
-                reason = failed[0] if failed else str(error) or type(error).__name__
-            if stop.is_set():
-                return False
-            idle = 0 if self.have > before else idle + 1
-            if idle == _ATTEMPTS:
-                size = f"{megabytes(self.have)} of {megabytes(self.part.bytes)}"
-                why = f"{self.part.file} of {self.part.there.name} broke off at {size}: {reason.rstrip('.')}."
-                remedy = "What was received is kept: repeat the command to continue."
-                raise UnavailableError(why, flag=flag, remedy=remedy)
-            if self.have < self.part.bytes and stop.wait(_WAIT_S * 2**idle):
-                return False
-        return True
-
-    def _connect(self, came: Callable[[int], None], stop: threading.Event) -> None:
-        """Receive over one connection until it ends, from where the file is now."""
-        from huggingface_hub import get_session, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
-
-        there = self.part.there
-        url = hf_hub_url(there.name, self.part.file, revision=there.commit, repo_type=there.kind)
-        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
-        if self.have:
-            headers["Range"] = f"bytes={self.have}-"
-        with get_session().stream("GET", url, headers=headers, timeout=ANSWERS_WITHIN_S) as answer:
-            hf_raise_for_status(answer)
-            if answer.headers.get("Content-Type", "").startswith("text/html"):
-                raise WebPage(url)
-            if self.have and answer.status_code == 200:  # the server ignores the range and begins again
-                self.file.truncate(0)
-                came(-self.have)
-                self.have, self.digest = 0, hashlib.sha256()
-            for chunk in answer.iter_bytes():
-                if stop.is_set():
-                    return
-                piece = chunk[: self.part.bytes - self.have]
-                self.file.write(piece)
-                self.digest.update(piece)
-                self.have += len(piece)
-                came(len(piece))
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": constants.ENDPOINT,
+        "HF_HUB_CACHE": constants.HF_HUB_CACHE,
+        "HF_HUB_DOWNLOAD_TIMEOUT": f"{ANSWERS_WITHIN_S:.0f}",
+        "HF_HUB_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    with (
+        tempfile.TemporaryFile() as answer,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", hub.__name__],
+            stdin=subprocess.PIPE,
+            stdout=answer,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for this process to handle
+        ) as process,
+    ):
+        assert process.stdin is not None
+        try:
+            process.stdin.write(f"{json.dumps(parts)}\n".encode())
+            process.stdin.flush()
+            code = None
+            while code is None:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(_LOOKS_EVERY_S)
+                before, come = come, _come(parts)
+                came(come - before)
+        finally:
+            process.kill()
+        answer.seek(0)
+        problems = answer.read()
+    if problems:
+        raise _raised(pickle.loads(problems), flag)
+    if code != 0:
+        why = f"the process that fetches {parts[0].file} of {parts[0].repository} ended with code {code}."
+        remedy = "What was received is kept: repeat the command to continue."
+        raise UnavailableError(why, flag=flag, remedy=remedy)
 
 
-def _is_final(error: Exception) -> bool:
-    """Return whether a retry would fail again: the disk, or a refusal."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if isinstance(error, HfHubHTTPError):
-        return error.response.status_code < 500 and error.response.status_code not in (408, 429)
-    return isinstance(error, OSError)
+def _raised(errors: Sequence[Exception], flag: str) -> Exception:
+    """Return the first of the errors, each with the next as its cause."""
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    first = errors[0]
+    if isinstance(first, SpsbenchError):
+        first.flag = flag
+    return first

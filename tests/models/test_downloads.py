@@ -7,21 +7,28 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from support.commandline import call
-from support.hub import FAULTS, TOKEN, Hub, Notes, connected
+from support.hub import FAULTS, TOKEN, Hub, Notes, connected, environment
 from support.tiny_models import make_pair, pair_of, save
 
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.cli.doctor import model_is_here
 from spsbench.config.models import TORCH
 from spsbench.models import downloads, hf_errors, loading, memory
+from spsbench.models.fetch import hub as receiver
 from spsbench.models.fetch.cache import watched_by
 from spsbench.models.loading import fetch_weights
 from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
@@ -50,7 +57,6 @@ def hub(made: Path, tmp_path: Path) -> Iterator[Hub]:
 @pytest.fixture
 def forget(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """This process talks to the hub; calling it makes it a new process in this."""
-    monkeypatch.setattr(downloads, "_WAIT_S", 0.0)
     with connected(hub, tmp_path / "home", monkeypatch) as forget:
         yield forget
 
@@ -174,17 +180,60 @@ def test_an_error_names_the_model_that_is_fetched(
     assert caught.value.flag == "--target"
 
 
-def test_an_interruption_is_raised_at_once_and_keeps_what_came(
-    hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def receiving(pid: int | None = None) -> list[psutil.Process]:
+    """The processes that receive files for a process, this one if none is named."""
+    return [each for each in psutil.Process(pid).children() if receiver.__name__ in each.cmdline()]
+
+
+def test_an_interruption_is_raised_at_once_and_keeps_what_came(hub: Hub, forget: Callable[[], None]) -> None:
     source = pair_of(*NAMES)
-    monkeypatch.setattr(downloads, "ANSWERS_WITHIN_S", 0.2)  # what is left behind holds its file until then
     hub.break_down("stall", 30_000, where="/content/.*draft")
     with watched_by(Notes(breaks_off_at=1)), pytest.raises(KeyboardInterrupt):
         fetch_weights({"--draft": source.draft})
+    assert receiving() == []
     hub.mend()
     fetch_weights({"--draft": source.draft})
     assert came(hub) < size(hub, "org/draft")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_receives_does_not_outlive_the_command(hub: Hub, tmp_path: Path, number: int) -> None:
+    hub.break_down("stall", 30_000, where="/content/")
+    code = "from spsbench.models.downloads import fetch, repository; there = repository('org/draft', None); "
+    code += "fetch([(there, ['model.safetensors'])], '--draft')"
+    command = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | environment(hub, tmp_path / "home"),
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not came(hub):
+        time.sleep(0.05)
+        assert command.poll() is None
+    (receives,) = receiving(command.pid)
+    command.send_signal(number)
+    assert command.wait(timeout=10) != 0
+    assert psutil.wait_procs([receives], timeout=2)[1] == []
+
+
+def test_a_process_that_ends_while_it_receives_is_named(hub: Hub, forget: Callable[[], None]) -> None:
+    class Killer(Notes):
+        @contextmanager
+        def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+            def came(count: int) -> None:
+                for process in receiving() if count else ():
+                    process.kill()
+
+            yield came
+
+    source = pair_of(*NAMES)
+    hub.break_down("stall", 30_000, where="/content/.*draft")
+    with watched_by(Killer()), pytest.raises(UnavailableError, match="ended with code -9") as caught:
+        fetch_weights({"--draft": source.draft})
+    assert str(caught.value.remedy) == "What was received is kept: repeat the command to continue."
+    hub.mend()
+    fetch_weights({"--draft": source.draft})
+    assert came(hub) == size(hub, "org/draft") - 30_000
 
 
 def test_what_is_not_the_hubs_is_thrown_away(hub: Hub, forget: Callable[[], None]) -> None:
@@ -256,9 +305,25 @@ def test_each_fault_of_the_hub_has_its_sentence(hub: Hub, forget: Callable[[], N
 
 def test_a_web_page_in_place_of_weights(hub: Hub, forget: Callable[[], None]) -> None:
     source = pair_of(*NAMES)
+    hub.break_down("cut", 30_000, where="/content/.*draft", times=1)
     hub.break_down("web page", where="/content/")
-    with pytest.raises(UnavailableError, match="answered with a web page"):
-        load(source)
+    for flag, model in (("--draft", source.draft), ("--target", source.target)):
+        with pytest.raises(
+            UnavailableError, match="cannot be fetched: .* answered with a web page"
+        ) as caught:
+            fetch_weights({flag: model})
+        assert caught.value.flag == flag
+    hub.mend()
+    fetch_weights({"--target": source.target, "--draft": source.draft})
+    assert came(hub) == size(hub, *NAMES) - 30_000  # a page in place of the rest takes nothing away
+
+
+def test_a_mirror_that_drops_the_commit_of_a_large_file(hub: Hub, forget: Callable[[], None]) -> None:
+    source = pair_of(*NAMES)
+    hub.break_down("no commit", where="draft/resolve/")
+    with pytest.raises(UnavailableError, match="answers without X-Repo-Commit") as caught:
+        fetch_weights({"--draft": source.draft})
+    assert "HF_ENDPOINT" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +13,7 @@ import pytest
 from support.hub import FAULTS, TOKEN, Hub, Notes, connected
 
 from spsbench.base.errors import UnavailableError
-from spsbench.models import downloads, hf_errors
+from spsbench.models import hf_errors
 from spsbench.models.fetch.cache import watched_by
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TaskData
@@ -49,7 +48,6 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 @pytest.fixture
 def forget(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """This process talks to the hub; calling it makes it a new process in this."""
-    monkeypatch.setattr(downloads, "_WAIT_S", 0.0)
     with connected(hub, tmp_path / "home", monkeypatch) as forget:
         yield forget
 
@@ -157,7 +155,6 @@ def test_a_later_command_goes_on_where_the_first_broke_off(hub: Hub, forget: Cal
 def test_an_interruption_is_raised_at_once_and_keeps_what_came(
     hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "ANSWERS_WITHIN_S", 0.2)  # what is left behind holds its file until then
     hub.break_down("stall", 30_000, where="/content/.*validation-00000")
     last = (hub.root / "datasets" / XSUM / SHARDS[0]).stat().st_size
     with watched_by(Notes(breaks_off_at=size(hub) - last + 1)), pytest.raises(KeyboardInterrupt):
@@ -218,14 +215,21 @@ def test_a_cache_that_takes_nothing(
     number: int,
     sentence: str,
 ) -> None:
-    real = Path.open
+    planted = f"""
+import os
+from pathlib import Path
 
-    def full(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.suffix == ".incomplete":
-            raise OSError(number, os.strerror(number), str(path))
-        return real(path, *arguments, **options)
+real = Path.open
 
-    monkeypatch.setattr(Path, "open", full)
+def full(path, *arguments, **options):
+    if path.suffix == ".incomplete":
+        raise OSError({number}, os.strerror({number}), str(path))
+    return real(path, *arguments, **options)
+
+Path.open = full
+"""
+    (tmp_path / "sitecustomize.py").write_text(planted)
+    monkeypatch.syspath_prepend(tmp_path)  # of the process that receives, too
     refused = refusal()
     assert sentence in str(refused)
     assert str(tmp_path / "home") in str(refused)

@@ -30,7 +30,6 @@ Publish = Callable[[str, dict[str, Rows]], None]
 @pytest.fixture
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish]:
     """Put files of rows into the repository of a task, at the commit that the task pins."""
-    monkeypatch.setattr(downloads, "_WAIT_S", 0.0)
     with Hub(tmp_path / "served") as hub, connected(hub, tmp_path / "home", monkeypatch):
 
         def put(task: str, files: dict[str, Rows]) -> None:
