@@ -308,9 +308,7 @@ def test_a_web_page_in_place_of_weights(hub: Hub, forget: Callable[[], None]) ->
     hub.break_down("cut", 30_000, where="/content/.*draft", times=1)
     hub.break_down("web page", where="/content/")
     for flag, model in (("--draft", source.draft), ("--target", source.target)):
-        with pytest.raises(
-            UnavailableError, match="cannot be fetched: .* answered with a web page"
-        ) as caught:
+        with pytest.raises(UnavailableError, match="answered with a web page") as caught:
             fetch_weights({flag: model})
         assert caught.value.flag == flag
     hub.mend()
