@@ -38,11 +38,14 @@ _OPTIONS = {
 
 
 class CompiledForward:
-    """The forward of a decoder layer in place of its class'."""
+    """The forward of a decoder layer in place of its class'; a copy of the layer has that of its class."""
 
     def __init__(self, layer: nn.Module, one: Program, several: Program) -> None:
-        self._eager = partial(type(layer).forward, layer)
+        self._layer, self._eager = layer, partial(type(layer).forward, layer)
         self._one, self._several = one, several
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        return partial(type(self._layer).forward, memo[id(self._layer)])
 
     def __call__(self, hidden_states: Tensor, *args: Any, **given: Any) -> Any:
         batch, rows = hidden_states.shape[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -144,6 +145,20 @@ def test_what_was_not_traced_goes_through_the_layer(
     lm.model(ids[:, :4], past_key_values=cache)
     assert run
     assert cache.get_seq_length() == 4, "another cache has its rows"
+
+
+def test_a_copy_is_plain(operators: list[GraphModule]) -> None:
+    lm = tiny("llama")
+    before = logits(lm)
+    compile_layers(lm)
+    other = TorchLM(copy.deepcopy(lm.model))
+    assert not compiled_layers(other)
+    torch.testing.assert_close(logits(other), before, rtol=0, atol=float(before.abs().max()) / 32)
+    with torch.no_grad():
+        for layer in other.model.model.layers:
+            layer.post_attention_layernorm.weight.zero_()
+    assert not torch.allclose(logits(other), before, atol=float(before.abs().max()) / 32)
+    assert torch.equal(logits(lm), before)
 
 
 def test_a_shorter_twin_keeps_its_compiled_layers(operators: list[GraphModule]) -> None:
