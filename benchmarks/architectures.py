@@ -113,19 +113,19 @@ def _spread(model: Any) -> None:
                 part[PADDING] = -100.0
 
 
-def _noisy(model: Any) -> None:
+def _noisy(model: Any, noise: float) -> None:
     import torch
 
     with torch.no_grad():
         for part in model.parameters():
             if part.ndim >= 2 and part.is_floating_point():
-                part.add_(torch.randn_like(part) * NOISE * part.std())
+                part.add_(torch.randn_like(part) * noise * part.std())
 
 
-def saved(kind: str, folder: Path, **changes: Any) -> tuple[Path, Path, Any]:
+def saved(kind: str, folder: Path, noise: float = NOISE, **changes: Any) -> tuple[Path, Path, Any]:
     """Save target and draft of a type; return their folders and the whole target.
 
-    Of a type that cannot be built the target's configuration alone is saved, and the error is returned.
+    The draft is the target with noise of that share of its weights' spread. Of a type that cannot be built the target's configuration alone is saved, and the error is returned.
     """
     target, draft = folder / "target", folder / "draft"
     config = tiny_config(kind, **changes)
@@ -149,7 +149,7 @@ def saved(kind: str, folder: Path, **changes: Any) -> tuple[Path, Path, Any]:
             config.save_pretrained(place)
         if place is target:
             kept = {name: part.clone() for name, part in model.state_dict().items()}
-            _noisy(model)
+            _noisy(model, noise)
     model.load_state_dict(kept)
     return target, draft, model
 

@@ -21,11 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.architectures import saved
 from benchmarks.museum.environments import environment_of
-from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
+from benchmarks.museum.exhibits import EXHIBITS, OURS, Exhibit, RandomPair, Release
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
-from benchmarks.museum.visit import Opened, Room, kind_in, visit
+from benchmarks.museum.visit import Opened, Room, kind_in, planted_in, visit
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.protocol import PeerGone
@@ -34,12 +35,14 @@ from spsbench.parts.audit.course import subject_of
 from spsbench.parts.audit.engine_audit import Effort
 from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.registry import PeerKind
-from spsbench.runner import Plan, plan
+from spsbench.runner import Plan, find_material, plan
 
 _BOUND = 0.001
 """A leakage that no number of texts here rules out: a flawed release is drawn until the alarm or the end."""
 
 TRANSFORMERS = "transformers"
+
+_SHORT_PROMPTS = ("The bridge.", "The cat sat", "A long day", "People said", "In 1999 the")
 
 _HEAD_PROMPTS = 120
 """Prompts that a DFlash head learns from."""
@@ -58,8 +61,9 @@ def main() -> int:
     for exhibit in _chosen(given.exhibit):
         print(exhibit.name, file=sys.stderr, flush=True)
         try:
-            found = visit(exhibit, _opener(given, room), room)
-            rows[exhibit.name] = found.facts() | _setting(given, room, exhibit)
+            inside = room if exhibit.pair is None else _random_room(given, room, exhibit.pair)
+            found = visit(exhibit, _opener(given, inside), inside)
+            rows[exhibit.name] = found.facts() | _setting(given, inside, exhibit)
         except (SpsbenchError, PeerGone) as error:
             failed[exhibit.name] = str(error)
             print(f"error: {exhibit.name}: {error}", file=sys.stderr)
@@ -73,6 +77,8 @@ def _setting(given: argparse.Namespace, room: Room, exhibit: Exhibit) -> dict[st
     """When, on what and with what an exhibit was audited."""
     command = ["python", "-m", "benchmarks.museum", "--exhibit", exhibit.name]  # no paths of this machine
     asked = {name: getattr(given, name) for name in ("task", "prompts", "threads", "seed")}
+    if exhibit.pair is not None:
+        asked |= {"task": "short", "prompts": len(room.subject.prompts)}
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "asked": asked | {"max_new_tokens": room.effort_for(exhibit).max_new_tokens},
@@ -89,6 +95,8 @@ def _opener(given: argparse.Namespace, room: Room) -> Opened:
         return trained_head(environment, subject.folders[0], [each.ids for each in later], subject.stop_ids)
 
     def opened(release: Release) -> PeerKind:
+        if release.engine == OURS:
+            return planted_in(release)
         name = load_entry(release.engine, "--exhibit").name
         newest = None  # transformers reads models as they are
         if name not in (release.engine, TRANSFORMERS):
@@ -113,6 +121,18 @@ def _room(given: argparse.Namespace) -> Room:
     effort = Effort(_BOUND, given.texts, given.budget, ready.max_new_tokens)
     logs = Path(tempfile.mkdtemp(prefix="museum-"))
     return Room(subject, effort, given.seed, logs)
+
+
+def _random_room(given: argparse.Namespace, room: Room, pair: RandomPair) -> Room:
+    """The same with a random pair and short prompts, which end at no token."""
+    folder = room.logs / pair.kind
+    target, draft, _ = saved(pair.kind, folder, pair.noise)
+    (prompts := folder / "short.txt").write_text("\n".join(_SHORT_PROMPTS) + "\n")
+    models = {"target": str(target), "draft": str(draft), "task": str(prompts)}
+    settings = resolve(models | {"arms": ["ars"], "score": False})
+    material = find_material(settings, rolls_back=False)
+    subject = subject_of(PeerKind("nobody", _closed), material, given.threads)
+    return replace(room, subject=subject, effort=replace(room.effort, max_new_tokens=pair.tokens))
 
 
 def _closed(load: Any, log: Path, paused: bool) -> Any:

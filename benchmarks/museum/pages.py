@@ -78,6 +78,8 @@ def _note(row: Facts) -> str:
     where = f"{asked['prompts']} prompts"
     if contexts:
         where = f"{contexts} chosen contexts of {where}"
+    if pair := row.get("pair"):
+        where = f"{where}; {pair} (synthetic)"
     told = [
         f"{asked['task']}, {where} in turns, at most {asked['max_new_tokens']} tokens",
         f"seed {asked['seed']}, {asked['threads']} thread(s)",

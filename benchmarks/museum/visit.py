@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, Exhibit, Release
+from spsbench.base.protocol import Load, Peer
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.parts.audit.course import at_contexts
 from spsbench.parts.audit.engine_audit import Effort, EngineAudit, SettingResult, Subject
 from spsbench.parts.audit.options import DRAWS, TOKENS
 from spsbench.parts.external.install import Environment
+from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.registry import PeerKind, peer_in
+from spsbench.parts.external.worker import Worker, WorkerCommand
 from spsbench.stats.losslessness import ALARM
 
 Head = Callable[[Environment], Path]
@@ -49,6 +53,7 @@ class Visited:
             "defect": exhibit.defect,
             "sampling": exhibit.sampling.described,
             "contexts": exhibit.contexts,
+            "pair": None if exhibit.pair is None else exhibit.pair.described,
             "caught": self.is_caught,
             "flawed": _facts(exhibit.flawed, self.flawed, self.versions[0]),
             "control": _facts(exhibit.control, self.control, self.versions[1]),
@@ -161,5 +166,29 @@ def kind_in(
     options = dict(release.options)
     if HEAD in options:
         options[HEAD] = str(head(environment))
+    if release.worker is not None:
+        return _of_the_museum(environment, release, Path(__file__).with_name(release.worker))
     spec = Spec(release.engine, tuple(sorted(options.items())))
     return replace(peer_in(environment, spec, converter=converter), name=release.shown)
+
+
+def _of_the_museum(environment: Environment, release: Release, worker: Path) -> PeerKind:
+    """Return an engine whose worker is the museum's; it reads the models as they are."""
+
+    def opened(load: Load, log: Path, paused: bool) -> Peer:
+        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
+        if load.threads is not None:
+            variables["OMP_NUM_THREADS"] = str(load.threads)
+        command = WorkerCommand([environment.python, LAUNCH, worker], log, variables)
+        return Worker(command, replace(load, options=dict(release.options)), paused=paused)
+
+    return PeerKind(release.shown, opened)
+
+
+def planted_in(release: Release) -> PeerKind:
+    """Return spsbench's own engine in a process, with what the release's options say is planted."""
+    planted = [str(each) for each in release.options.values()]
+    argv = [sys.executable, "-m", "spsbench.parts.verify.served", *planted]
+    return PeerKind(
+        release.shown, lambda load, log, paused: Worker(WorkerCommand(argv, log), load, paused=paused)
+    )

@@ -336,8 +336,11 @@ ENGINE_FAULTS = (*FAULTS, *_AROUND)
 
 @contextmanager
 def faulty(name: str | None, target: CausalLM, stop_ids: frozenset[int]) -> Iterator[None]:
-    """Run an engine with a fault in place."""
-    if name in _AROUND:
+    """Run an engine with a fault in place, or with a way to draft that only looks like one."""
+    if name in draft_faults.RIGHT:
+        with _swapped([(ModelDrafter, "draft", draft_faults.RIGHT[name])]):
+            yield
+    elif name in _AROUND:
         swap = _AROUND[name](target, stop_ids)
         with _swapped([] if swap is None else [swap]):
             yield

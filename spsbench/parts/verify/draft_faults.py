@@ -116,13 +116,15 @@ def drafter_of(draft: Drafts) -> type[ModelDrafter]:
     return type("Planted", (ModelDrafter,), {"draft": draft})
 
 
+POINT_MASS = "most probable, told as a point mass"
+
 RIGHT: dict[str, Drafts] = {
     "stop by the row, before it is drawn from": ending(of_the_row, 0.6),
     "stop by the row, at least one token": ending(of_the_row, 0.6, n_min=1),
     "dropped where it stayed short, of certain tokens": ending(of_the_row, 0.6, n_min=2, certain=True),
     "stop by the drawn token, which stays": ending(of_the_token, 0.4, stays=True),
     "merged vocabulary, mass added": merged(added=True),
-    "most probable, told as a point mass": most_probable(None),
+    POINT_MASS: most_probable(None),
 }
 """Exact ones."""
 
@@ -135,3 +137,6 @@ FAULTS: dict[str, Drafts] = {
 }
 """The same with one thing wrong: a short draft is dropped, the drawn token left out, mass overwritten, the
 most probable token judged by a row that it was not drawn from."""
+
+GREEDY = (POINT_MASS, "argmax-by-uniform", "argmax-by-softmax")
+"""Those whose drafts are each row's most probable token, whatever row judges them."""

@@ -3,7 +3,8 @@
     python -m spsbench.parts.verify.served [FAULT]
 
 Without a fault it is a right engine: an audit must stay quiet about it. With one it is an engine that looks
-right and is not: an audit must find it.
+right and is not: an audit must find it. "most probable, told as a point mass" is no fault: a greedy draft as
+most engines have it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from spsbench.base import (
     Answer,
     Ask,
     Described,
+    Drafting,
     Load,
     Request,
     SamplingParams,
@@ -35,6 +37,7 @@ from spsbench.engines import EagerEngine
 from spsbench.models import CausalLM, find, find_pair, load, model_not_covered, text_config
 from spsbench.parts.external.serving import serve, usual_settings
 from spsbench.parts.verify.controls import ENGINE_FAULTS, faulty
+from spsbench.parts.verify.draft_faults import GREEDY, POINT_MASS
 
 _CPU = torch.device("cpu")
 
@@ -61,7 +64,9 @@ class Served:
         rule = VERIFICATION_RULE if self._load.speculative else None
         size = self._models[0].vocab_size
         settings = usual_settings(self._load)
-        return Described("spsbench", spsbench.__version__, vocab_size=size, rule=rule, settings=settings)
+        drafting = Drafting(top_k=1) if rule and self._fault in GREEDY else None
+        told = {"vocab_size": size, "rule": rule, "settings": settings, "drafting": drafting}
+        return Described("spsbench", spsbench.__version__, **told)
 
     def generate(self, ask: Ask) -> Answer:
         """One sequence by the production's loops; every token is decoded."""
@@ -124,6 +129,6 @@ def _loaded(request: Load) -> list[CausalLM]:
 
 if __name__ == "__main__":
     planned = next(iter(sys.argv[1:]), None)
-    if planned not in (None, *ENGINE_FAULTS):
+    if planned not in (None, POINT_MASS, *ENGINE_FAULTS):
         sys.exit(f"{planned!r} is not a fault: choose from {', '.join(ENGINE_FAULTS)}")
     serve(partial(Served, fault=planned))

@@ -36,6 +36,7 @@ from spsbench.parts.audit.localise import laws_beside, locate, read_under
 from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.verify import effort
 from spsbench.parts.verify.controls import ENGINE_FAULTS
+from spsbench.parts.verify.draft_faults import GREEDY, POINT_MASS
 from spsbench.parts.verify.effort import Finding
 from spsbench.parts.verify.served import Served
 from spsbench.report.judgement import audit_sentences
@@ -69,6 +70,22 @@ def audited(
         peer, models, prompts(), sampling, [STOP], effort, seed, None, k, peer.describe().rule
     )
     return audit.run(lambda _: None)
+
+
+@pytest.mark.thorough_but("softmax", "point mass")
+@pytest.mark.parametrize("drafts", GREEDY)
+def test_a_greedy_draft_is_judged_as_what_it_is_or_found(
+    drafts: str, folders: Folders, models: Models
+) -> None:
+    """It is declared to be the most probable token, so that the row that judges it is all that can be wrong."""
+    peer = InProcess(served(folders, drafts, K))
+    described = peer.describe()
+    assert described.drafting == Drafting(top_k=1)
+    effort = Effort(1e-9, 40, 600.0, 32, drafting=described.drafting)
+    given = (peer, models, prompts(), SAMPLING, [STOP], effort, 0, None, K, described.rule)
+    found = EngineAudit(*given).run(lambda _: None)
+    assert (found.decision == "alarm") == (drafts != POINT_MASS), found.evidence
+    assert all(each.passed for each in found.free) or drafts != POINT_MASS
 
 
 FAULTS = [

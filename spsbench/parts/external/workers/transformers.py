@@ -66,13 +66,16 @@ class Transformers:
                 prompt,
                 attention_mask=self._torch.ones_like(prompt),
                 generation_config=self._config(ask),
-                **({} if self._draft is None else {"assistant_model": self._draft}),
+                **self._who_drafts(),
             )
         wall_ms = 1e3 * (time.perf_counter() - started)
         ids, finish = until_stop(sequences[0, prompt.shape[1] :].tolist(), ask)
         if not self._load.speculative:
             return Answer(ids, finish, wall_ms=wall_ms)
         return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
+
+    def _who_drafts(self) -> dict[str, Any]:
+        return {} if self._draft is None else {"assistant_model": self._draft}
 
     @property
     def _drafts_itself(self) -> bool:
