@@ -30,7 +30,7 @@ from benchmarks.museum.visit import Opened, Room, kind_in, planted_in, visit
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.protocol import PeerGone
-from spsbench.config import resolve
+from spsbench.config import resolve, resolve_material
 from spsbench.parts.audit.course import subject_of
 from spsbench.parts.audit.engine_audit import Effort
 from spsbench.parts.external.install import Environment, load_entry
@@ -129,8 +129,7 @@ def _random_room(given: argparse.Namespace, room: Room, pair: RandomPair) -> Roo
     target, draft, _ = saved(pair.kind, folder, pair.noise)
     (prompts := folder / "short.txt").write_text("\n".join(_SHORT_PROMPTS) + "\n")
     models = {"target": str(target), "draft": str(draft), "task": str(prompts)}
-    settings = resolve(models | {"arms": ["ars"], "score": False})
-    material = find_material(settings, rolls_back=False)
+    material = find_material(resolve_material(models), rolls_back=False)
     subject = subject_of(PeerKind("nobody", _closed), material, given.threads)
     return replace(room, subject=subject, effort=replace(room.effort, max_new_tokens=pair.tokens))
 

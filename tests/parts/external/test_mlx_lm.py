@@ -27,5 +27,8 @@ def test_the_base_of_rotary_positions_is_told_as_mlx_lm_reads_it() -> None:
     assert _rope(default | {"rope_theta": 1e5}) == {}
     scaled = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
     assert _rope(scaled) == {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    by_layer = {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}
-    assert _rope(by_layer) == _rope({}) == {}
+    one, other = {"rope_theta": 1e6, "rope_type": "default"}, {"rope_theta": 1e4, "rope_type": "default"}
+    by_layer = {"rope_parameters": {"full_attention": one, "sliding_attention": one}}
+    assert _rope(by_layer) == {"rope_theta": 1e6}
+    unlike = {"rope_parameters": {"full_attention": one, "sliding_attention": other}}
+    assert _rope(unlike) == _rope({}) == {}

@@ -105,8 +105,10 @@ class MlxLm:
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``rope_theta`` and ``rope_scaling`` of a configuration that has them in ``rope_parameters``."""
     inner = config.get("rope_parameters")
+    if isinstance(inner, Mapping) and (kinds := [each for each in inner.values() if isinstance(each, Mapping)]):
+        inner = kinds[0] if all(each == kinds[0] for each in kinds) else None
     if not isinstance(inner, Mapping) or not isinstance(inner.get("rope_theta"), int | float):
-        return {}  # none, or one of each kind of layer
+        return {}  # none, or several that differ by the kind of layer
     found = {} if "rope_theta" in config else {"rope_theta": inner["rope_theta"]}
     if inner.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
         found["rope_scaling"] = {name: value for name, value in inner.items() if name != "rope_theta"}
