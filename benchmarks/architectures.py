@@ -125,7 +125,8 @@ def _noisy(model: Any, noise: float) -> None:
 def saved(kind: str, folder: Path, noise: float = NOISE, **changes: Any) -> tuple[Path, Path, Any]:
     """Save target and draft of a type; return their folders and the whole target.
 
-    The draft is the target with noise of that share of its weights' spread. Of a type that cannot be built the target's configuration alone is saved, and the error is returned.
+    The draft is the target with noise of that share of its weights' spread. Of a type that cannot be built
+    the target's configuration alone is saved, and the error is returned.
     """
     target, draft = folder / "target", folder / "draft"
     config = tiny_config(kind, **changes)

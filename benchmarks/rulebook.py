@@ -1,8 +1,9 @@
 """Exact tokens per loop of every rule, and its share of the optimum: results/reference/rulebook.md.
 
-    python -m benchmarks.rulebook [--tables 5] [--disputes]
+    python -m benchmarks.rulebook [--tables 5] [--disputes | --drafts]
 
---disputes prints the law of the first token of one table instead, rule by rule and fault by fault.
+--disputes prints the law of the first token of one table instead, rule by rule and fault by fault; --drafts
+how far ways to draft are off that look alike, with K = 3.
 
 By enumeration through the production loop: nothing is drawn or timed. Random tables (synthetic); a
 number is a mean over tables of one family.
@@ -20,7 +21,7 @@ import torch
 
 from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
-from spsbench.decode.rejection import Accept
+from spsbench.decode.rejection import Accept, accept_draft
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.law.enumeration import (
@@ -36,6 +37,7 @@ from spsbench.law.enumeration import (
     worst_difference,
 )
 from spsbench.law.optimum import most_tokens
+from spsbench.parts.verify import draft_faults
 from spsbench.parts.verify.tree_faults import FAULTS, Fault
 
 RULES: dict[str, tuple[Accept, Sequence[Siblings]]] = {
@@ -72,9 +74,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tables", type=int, default=5)
     parser.add_argument("--disputes", action="store_true")
+    parser.add_argument("--drafts", action="store_true")
     given = parser.parse_args()
     if given.disputes:
         disputes(given.tables)
+    elif given.drafts:
+        drafts(given.tables)
     else:
         tables(given.tables)
 
@@ -115,6 +120,25 @@ def disputes(count: int) -> None:
             _disputed(rule, Fault(accept, siblings, (2,)), count)
     for name, fault in FAULTS.items():
         _disputed(f"FAULT: {name}", fault, count)
+
+
+def drafts(count: int) -> None:
+    """How far the law of each right and each wrong way to draft is off, judged by modified rejection."""
+    print("| draft | tables off | TV |\n| :-- | --: | --: |")
+    named = [
+        *draft_faults.RIGHT.items(),
+        *((f"FAULT: {name}", of) for name, of in draft_faults.FAULTS.items()),
+    ]
+    for name, of in named:
+        apart = [worst_difference(_chain(of, seed)).variation for seed in range(count)]
+        off = sum(size > EXACT for size in apart)
+        print(f"| {name} | {off} of {count} | {min(apart):.2g} to {max(apart):.2g} |", flush=True)
+
+
+def _chain(of: draft_faults.Drafts, seed: int, k: int = 3) -> Scene:
+    target, draft = (TableModel(rows, VOCABULARY) for rows in far(seed, VOCABULARY))
+    kind = draft_faults.drafter_of(of)
+    return Scene(target, lambda: kind(draft, PLAIN, torch.device("cpu")), accept_draft, (0,), k, PLAIN)
 
 
 def _disputed(name: str, fault: Fault, count: int) -> None:

@@ -215,7 +215,7 @@ EXHIBITS: Sequence[Exhibit] = (
         "argmax-by-uniform",
         (_thread("vllm-project/vllm", "pull", 54448),),
         "Planted: a greedy draft is judged by a uniform row, which did not draw it. No thread reports it; "
-        "this one brought a drafter that vLLM 0.33.0 judges so when drafts are probabilistic (read, not run).",
+        "this one brought a drafter that vLLM 0.33.0 judges so with probabilistic drafts (read, not run).",
         SamplingParams(temperature=1.0),
         _planted("spsbench", drafts="argmax-by-uniform"),
         _planted("a draft that is drawn"),

@@ -15,9 +15,13 @@ Facts = Mapping[str, Any]
 """Of ``Visited.facts``, with ``date``, ``asked`` and ``environment``."""
 
 _HEAD = """\
-Texts of the mini pair, float32. Alarm: the e-value of the texts so far reaches 1,000. At least 40 texts are
-drawn of a release, and as many of its control; the leakage is the bound at that number. Where a note names
-contexts, a text is a short request at one of them.
+Texts of the mini pair, or of the random one that a note names, float32. Alarm: the e-value of the texts so
+far reaches 1,000. At least 40 texts are drawn of a release, and as many of its control; the leakage is the
+bound at that number. Where a note names contexts, a text is a short request at one of them. Faults that are
+planted are in spsbench's own engine.
+
+ONNX Runtime GenAI's `MtpGenerator` at top-k 1 is no exhibit: its target is a random Qwen 3.5 with a module,
+which its own builder converts. `spsbench audit` finds it ([there](options.md#onnx-runtime-genais-modules)).
 """
 
 
@@ -79,7 +83,7 @@ def _note(row: Facts) -> str:
     if contexts:
         where = f"{contexts} chosen contexts of {where}"
     if pair := row.get("pair"):
-        where = f"{where}; {pair} (synthetic)"
+        where = f"{pair} (synthetic), {where}"
     told = [
         f"{asked['task']}, {where} in turns, at most {asked['max_new_tokens']} tokens",
         f"seed {asked['seed']}, {asked['threads']} thread(s)",

@@ -77,7 +77,7 @@ def audited(
 def test_a_greedy_draft_is_judged_as_what_it_is_or_found(
     drafts: str, folders: Folders, models: Models
 ) -> None:
-    """It is declared to be the most probable token, so that the row that judges it is all that can be wrong."""
+    """It is declared to be the most probable token: the row that judges it is all that can be wrong."""
     peer = InProcess(served(folders, drafts, K))
     described = peer.describe()
     assert described.drafting == Drafting(top_k=1)

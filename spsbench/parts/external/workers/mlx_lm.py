@@ -105,7 +105,9 @@ class MlxLm:
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``rope_theta`` and ``rope_scaling`` of a configuration that has them in ``rope_parameters``."""
     inner = config.get("rope_parameters")
-    if isinstance(inner, Mapping) and (kinds := [each for each in inner.values() if isinstance(each, Mapping)]):
+    if isinstance(inner, Mapping) and (
+        kinds := [each for each in inner.values() if isinstance(each, Mapping)]
+    ):
         inner = kinds[0] if all(each == kinds[0] for each in kinds) else None
     if not isinstance(inner, Mapping) or not isinstance(inner.get("rope_theta"), int | float):
         return {}  # none, or several that differ by the kind of layer
