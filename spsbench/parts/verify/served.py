@@ -65,8 +65,9 @@ class Served:
         size = self._models[0].vocab_size
         settings = usual_settings(self._load)
         drafting = Drafting(top_k=1) if rule and self._fault in GREEDY else None
-        told = {"vocab_size": size, "rule": rule, "settings": settings, "drafting": drafting}
-        return Described("spsbench", spsbench.__version__, **told)
+        return Described(
+            "spsbench", spsbench.__version__, vocab_size=size, rule=rule, settings=settings, drafting=drafting
+        )
 
     def generate(self, ask: Ask) -> Answer:
         """One sequence by the production's loops; every token is decoded."""
