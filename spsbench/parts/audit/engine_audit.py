@@ -131,11 +131,12 @@ class EngineAudit:
         # The engine's, which may round into a nucleus; None: not known.
         dtype: torch.dtype | None = torch.float32,
     ) -> None:
-        self._in_flight, self._dtype = in_flight, dtype
+        # Not known, it may be any: then no token is taken for impossible that 16 bits may let in.
+        self._in_flight, self._dtype = in_flight, dtype or torch.bfloat16
         self._peer, self._models, self._prompts = peer, models, prompts
         self._sampling, self._stop_ids, self._effort = sampling, sorted(stop_ids), effort
         self._seed, self._law = seed, law
-        self._audit = Audit(*models, dtype=dtype, seed=seed)
+        self._audit = Audit(*models, dtype=self._dtype, seed=seed)
         # Where tokens are judged together, whether a loop goes on depends on tokens that are yet to come.
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")

@@ -14,7 +14,7 @@ from support.tiny_engine import Folders, InProcess, Models, served
 from benchmarks.audit_power import Engine, Tables
 from spsbench.base import protocol
 from spsbench.base.errors import UnavailableError
-from spsbench.base.protocol import LENGTH, Answer, Ask, Drafting, PeerError, PeerGone, Sampling, checked
+from spsbench.base.protocol import LENGTH, Answer, Ask, Drafting, Load, PeerError, PeerGone, Sampling, checked
 from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
 from spsbench.law.evidence import Sums, added, sums_of
@@ -41,6 +41,7 @@ from spsbench.parts.verify.effort import Finding
 from spsbench.parts.verify.served import Served
 from spsbench.report.judgement import audit_sentences
 from spsbench.runner.foreign_texts import Foreign
+from spsbench.stats.losslessness import ALARM
 from spsbench.store.summary_types import EngineAuditRow
 
 STOP = tiny_models.EOS
@@ -86,6 +87,22 @@ def test_a_greedy_draft_is_judged_as_what_it_is_or_found(
     found = EngineAudit(*given).run(lambda _: None)
     assert (found.decision == "alarm") == (drafts != POINT_MASS), found.evidence
     assert all(each.passed for each in found.free) or drafts != POINT_MASS
+
+
+@pytest.mark.parametrize("told", [None, torch.bfloat16, torch.float32])
+def test_an_engine_in_16_bits_that_does_not_say_so_is_not_accused_of_its_rounding(
+    told: torch.dtype | None, folders: Folders, models: Models
+) -> None:
+    """As one of float32 it is: it draws tokens from beyond the nucleus of float32."""
+    target, draft = map(str, folders)
+    peer = InProcess(Served(Load(target, draft, K, 1, dtype="bfloat16"), None))
+    cut = SamplingParams(top_p=0.9)
+    effort = Effort(1e-9, 40, 600.0, 32)
+    given = (peer, models, prompts(), cut, [STOP], effort, 0, None, K, peer.describe().rule)
+    found = EngineAudit(*given, dtype=told).run(lambda _: None)
+    assert found.evidence is not None
+    assert (found.evidence["verdict"] == ALARM) == (told == torch.float32), found.evidence
+    assert not [each.found for each in found.free if not each.passed] or told == torch.float32
 
 
 FAULTS = [
