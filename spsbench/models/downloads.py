@@ -26,7 +26,7 @@ from spsbench.base.files import MOST_BYTES, require_ordinary
 from spsbench.config.models import ModelRef
 from spsbench.models.fetch import hub
 from spsbench.models.fetch.cache import megabytes, watcher
-from spsbench.models.fetch.hub import Part
+from spsbench.models.fetch.hub import HubFile
 from spsbench.models.hf_errors import (
     ANSWERS_WITHIN_S,
     WebPage,
@@ -320,7 +320,7 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
     from huggingface_hub import constants
 
     parts = [
-        Part(there.name, there.kind, there.commit, file, there.files[file].bytes, str(there.blob(file)))
+        HubFile(there.name, there.kind, there.commit, file, there.files[file].bytes, str(there.blob(file)))
         for there, files in wanted
         for file in files
         if not there.is_here(file)
@@ -341,11 +341,11 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
         _receive(sorted(parts, key=lambda part: -part.bytes), come, came, flag)
 
 
-def _come(parts: Iterable[Part]) -> int:
+def _come(parts: Iterable[HubFile]) -> int:
     return sum(part.come for part in parts)
 
 
-def _receive(parts: Sequence[Part], come: int, came: Callable[[int], None], flag: str) -> None:
+def _receive(parts: Sequence[HubFile], come: int, came: Callable[[int], None], flag: str) -> None:
     """Have a process receive the files, which is ended where this one is interrupted, and ends with it."""
     from huggingface_hub import constants
 

@@ -1,4 +1,4 @@
-"""A decoder layer's forward as a graph, in which products, experts and attention are operators of ours.
+"""A decoder layer's forward as a graph, in which products, experts and attention are single operators.
 
 A graph is traced with tensors that hold no numbers. Its attention has to be transformers' function of
 queries, keys, values and a mask, behind a cache that takes keys and values.

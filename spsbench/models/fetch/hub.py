@@ -1,6 +1,6 @@
 """Receive files of repositories into the hub's cache by its client, in a process that can be ended.
 
-Run as ``python -m spsbench.models.fetch.hub`` with a line of JSON on stdin, a list of ``Part``. It ends with
+Run as ``python -m spsbench.models.fetch.hub`` with a line of JSON on stdin, a list of ``HubFile``. It ends with
 its stdin, and so with the process that holds that; an error goes to stdout, pickled.
 
 The client's ``hf_hub_download`` begins a file again in every process, leaves what a killed one received and
@@ -27,7 +27,7 @@ _THREADS = 4
 _SHA256_DIGITS = 64
 
 
-class Part(NamedTuple):
+class HubFile(NamedTuple):
     """A file that is to be received, and where the cache has its content once all of it is there."""
 
     repository: str
@@ -47,7 +47,7 @@ class Part(NamedTuple):
         return min(received_bytes(self.incomplete) or received_bytes(Path(self.blob)), self.bytes)
 
 
-def receive(part: Part) -> None:
+def receive(part: HubFile) -> None:
     """Receive a file; what is above the client's limit for HTTP is left to it, with all checks."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def receive(part: Part) -> None:
     hf_hub_download(part.repository, part.file, revision=part.commit, repo_type=part.kind)
 
 
-def _continue(part: Part) -> None:
+def _continue(part: HubFile) -> None:
     """Receive what is missing of a file."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
@@ -118,7 +118,7 @@ def _end_with_stdin() -> None:
 def main() -> None:
     from huggingface_hub import constants, get_session
 
-    parts = [Part(*each) for each in json.loads(sys.stdin.buffer.readline())]
+    parts = [HubFile(*each) for each in json.loads(sys.stdin.buffer.readline())]
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     constants.DOWNLOAD_CHUNK_SIZE = None  # type: ignore[assignment]  # written as it comes, not by 10 MB
     get_session().event_hooks["response"].append(_refuse_web_page)
