@@ -40,7 +40,7 @@ class Untraceable(Exception):
 
 
 @dataclass(slots=True)
-class Apart:
+class Operators:
     """What a layer's graph calls by operators.
 
     Attributes:
@@ -77,7 +77,7 @@ class LayerGraph:
     constants: Given
     cache: tuple[str, type[Cache]]
     weights: Sequence[Tensor]
-    apart: Apart
+    operators: Operators
 
     def tensors(self, given: Given) -> list[Tensor] | None:
         """Return the inputs of a call after its states; None where it is another call than was traced."""
@@ -93,19 +93,19 @@ class LayerGraph:
 class Operands:
     """What the operators of the layer that runs have beside their tensors."""
 
-    apart: Apart
+    operators: Operators
     given: Given
     cache: Any
 
     def set(self, graph: LayerGraph, given: Given) -> None:
-        self.apart, self.given, self.cache = graph.apart, given, given[graph.cache[0]]
+        self.operators, self.given, self.cache = graph.operators, given, given[graph.cache[0]]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        assert self.apart.attention is not None
-        return self.apart.attention(query, key, value, self.given, self.cache)
+        assert self.operators.attention is not None
+        return self.operators.attention(query, key, value, self.given, self.cache)
 
     def part(self, inputs: Sequence[Tensor], place: int, width: int) -> Tensor:
-        return self.apart.parts[place](*inputs).contiguous()
+        return self.operators.parts[place](*inputs).contiguous()
 
 
 RUNNING = Operands()
@@ -131,7 +131,7 @@ def traced(layer: nn.Module, states: Tensor, given: Given) -> LayerGraph:
     of_tensors = {name for name, _ in paths}
     constants = {name: value for name, value in given.items() if name not in {cache, _MASK, *of_tensors}}
     weights = {name: weight.detach() for name, weight in _weights(layer)}
-    apart, rows = Apart(), _NewRows()
+    operators, rows = Operators(), _NewRows()
 
     def forward(hidden: Tensor, *tensors: Tensor) -> Tensor:
         arguments = {**given, cache: rows} | ({_MASK: None} if _MASK in given else {})
@@ -139,7 +139,7 @@ def traced(layer: nn.Module, states: Tensor, given: Given) -> LayerGraph:
         for (name, place), tensor in zip(paths, tensors, strict=False):
             arguments[name] = tensor if place is None else (*arguments[name], tensor)
         named = dict(zip(weights, tensors[len(paths) :], strict=True))
-        with _operators(layer, apart, rows, arguments):
+        with _tracing(layer, operators, rows, arguments):
             output = torch.func.functional_call(layer, named, (hidden,), arguments)
         if not isinstance(output, Tensor):
             raise Untraceable("it gives more than states")
@@ -153,9 +153,9 @@ def traced(layer: nn.Module, states: Tensor, given: Given) -> LayerGraph:
         raise
     except Exception as error:  # whatever a layer does that tensors without numbers cannot
         raise Untraceable(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
-    if apart.attention is None or rows.updates != 1:
+    if operators.attention is None or rows.updates != 1:
         raise Untraceable("its attention is a function of its own")
-    return LayerGraph(module, fake, paths, constants, (cache, caches[cache]), [*weights.values()], apart)
+    return LayerGraph(module, fake, paths, constants, (cache, caches[cache]), [*weights.values()], operators)
 
 
 def _at(given: Given, name: str, place: int | None) -> Any:
@@ -212,7 +212,7 @@ class _NewRows:
 
 
 @contextmanager
-def _operators(layer: nn.Module, apart: Apart, rows: _NewRows, arguments: Given) -> Iterator[None]:
+def _tracing(layer: nn.Module, operators: Operators, rows: _NewRows, arguments: Given) -> Iterator[None]:
     """Have products, experts and attention be operators of the graph that is traced."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -222,12 +222,12 @@ def _operators(layer: nn.Module, apart: Apart, rows: _NewRows, arguments: Given)
         joined = linear.product
         known = outputs.get(id(joined))
         if known is None or known[0] is not states:
-            output = apart.traced(joined.width, partial(joined.of, is_last=True), states)
+            output = operators.traced(joined.width, partial(joined.of, is_last=True), states)
             known = outputs[id(joined)] = states, output
         return known[1][..., linear.rows]
 
     def mix(experts: PackedExperts, *inputs: Tensor) -> Tensor:
-        return apart.traced(inputs[0].shape[-1], experts, *inputs)
+        return operators.traced(inputs[0].shape[-1], experts, *inputs)
 
     with ExitStack() as replaced:
         for part in layer.modules():
@@ -238,12 +238,12 @@ def _operators(layer: nn.Module, apart: Apart, rows: _NewRows, arguments: Given)
             else:
                 continue
             replaced.callback(vars(part).pop, "forward")
-        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attending(apart, rows, arguments))
+        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attending(operators, rows, arguments))
         replaced.callback(ALL_ATTENTION_FUNCTIONS.register, "sdpa", attention)
         yield
 
 
-def _attending(apart: Apart, rows: _NewRows, arguments: Given) -> Callable[..., tuple[Tensor, None]]:
+def _attending(operators: Operators, rows: _NewRows, arguments: Given) -> Callable[..., tuple[Tensor, None]]:
     """Return a function of attention that puts an operator into the graph that is traced."""
 
     def attend(
@@ -269,7 +269,7 @@ def _attending(apart: Apart, rows: _NewRows, arguments: Given) -> Callable[..., 
             named = constants | {name: given[name] for name in of_layer}
             return attention(module, query, keys, values, given.get(_MASK), **named)[0].contiguous()
 
-        apart.attention = run
+        operators.attention = run
         return torch.ops.spsbench.attention(query, key, value), None
 
     return attend

@@ -1,7 +1,7 @@
 """Receive files of repositories into the hub's cache by its client, in a process that can be ended.
 
-Run as ``python -m spsbench.models.fetch.hub`` with a line of JSON on stdin, a list of ``HubFile``. It ends with
-its stdin, and so with the process that holds that; an error goes to stdout, pickled.
+Run as ``python -m spsbench.models.fetch.hub`` with a line of JSON on stdin, a list of ``HubFile``. It ends
+with its stdin, and so with the process that holds that; an error goes to stdout, pickled.
 
 The client's ``hf_hub_download`` begins a file again in every process, leaves what a killed one received and
 checks no hash (2.4.0). Its ``http_get``, one call below, continues a file that it is given.
