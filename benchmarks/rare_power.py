@@ -45,7 +45,7 @@ from spsbench.engines.rescore import teacher_force
 from spsbench.models import load
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.audit.bets import RARELY
-from spsbench.parts.audit.rare import OtherRows, Rare, added_by
+from spsbench.parts.audit.rare import Neighbour, OtherRows, Rare, added_by
 from spsbench.parts.external.engine import ids_that_end
 from spsbench.report.figures import style
 from spsbench.runner import plan
@@ -236,10 +236,13 @@ class Reader:
     def of(self, text: Text, before: Text | None = None) -> Floats:
         """[stakes] logs that a text would add behind another; infinity if the target cannot write it."""
         q = self._world.rows(text)
-        neighbour = None if before is None else self._world.rows(before)
+        neighbour = None if before is None else self._neighbour(before)
         if self._world.exact and (q[np.arange(len(q)), text[1]] <= 0).any():
             return np.full(len(added_by(OtherRows(q, None), np.asarray(text[1]))), np.inf)
         return added_by(OtherRows(q, self._usual, neighbour), np.asarray(text[1]))
+
+    def _neighbour(self, text: Text) -> Neighbour:
+        return Neighbour(self._world.rows(text), np.asarray(text[1]))
 
     def replaced(self, text: Text, rng: np.random.Generator) -> Iterator[tuple[Floats, float, float]]:
         """What a text adds [stakes], the log of its likelihood ratio, and what that is expected to be.
@@ -262,7 +265,7 @@ class Reader:
         def read(number: int, tokens: Ints) -> OtherRows:
             before, (prompt, _) = self._right[number - 1 : number + 1]
             q = self._world.rows((prompt, tokens.tolist()))
-            return OtherRows(q, self._usual, self._world.rows(before))
+            return OtherRows(q, self._usual, self._neighbour(before))
 
         return {**(self.rare.power(read, NEEDED, exact=self._world.exact) or {})}
 

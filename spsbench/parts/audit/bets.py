@@ -36,7 +36,7 @@ from spsbench.parts.audit.bet_table import (
     View,
     acceptance,
 )
-from spsbench.parts.audit.rare import ANY, BEFORE_ROW, OTHER_ROW, OTHER_TEXT, OtherRows, Rare
+from spsbench.parts.audit.rare import ANY, BEFORE_ROW, OTHER_ROW, OTHER_TEXT, Neighbour, OtherRows, Rare
 from spsbench.parts.external.engine import add_up
 from spsbench.report import EVERY
 from spsbench.store import RareShares
@@ -224,10 +224,10 @@ class Bets:
         """
         usual = self._usual
         # As many rows as a text has tokens, of the whole vocabulary: of one text at a time.
-        neighbour = lru_cache(maxsize=1)(lambda number: read(number, None))
+        rows = lru_cache(maxsize=1)(lambda number: read(number, None))
 
         def others(number: int, tokens: Ints) -> OtherRows:
-            before = neighbour(number - 1)
+            before = Neighbour(rows(number - 1), self.rare.tokens_of(number - 1))
             return OtherRows(read(number, tokens.tolist()), usual, before)
 
         return self.rare.power(others, needed - math.log(RARELY), exact=exact)

@@ -7,9 +7,8 @@ before), so it may be looked at after every text; one wrong request in hundreds 
 right ones, which cost ``share`` each. Single tokens have the same product over tokens.
 
 What the texts could have shown is not read from a formula: ``Rare.power`` lets some of them part at random
-tokens, reads them again, and draws audits with so many of them. A request that goes on with the whole
-text of another is not among them: behind its first token that is likely text, which shows by the rows of the
-request before alone (``python -m benchmarks.rare_power``).
+tokens, reads them again, and draws audits with so many of them. A request that goes on with the whole text
+of another is not among them; ``python -m benchmarks.rare_power`` says how often that is found.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ BEFORE_ROW = "the row before"
 OTHER_ROW = "another row of this text"
 OTHER_TEXT = "the row of another text"
 TEXT_BEFORE = "the row of the text before"
+COPIED = "the text before"
 
 PLACE = "some requests, from some token on"
 TOKENS = "single tokens"
@@ -36,6 +36,7 @@ TOKENS = "single tokens"
 WRONG_STATES: Final[Mapping[str, Sequence[str]]] = {
     "answers them from another state": (OTHER_TEXT, OTHER_ROW),
     "answers them from the state of the request before": (TEXT_BEFORE,),
+    "goes on with the text of the request before": (COPIED,),
     "answers them from a stale row": (BEFORE_ROW,),
     "answers them with any possible token": (ANY,),
 }
@@ -80,17 +81,25 @@ class _Entries:
     inside: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """The text before another: rows [m, V] and tokens [m], of which a wrong state may answer the next one."""
+
+    rows: Floats
+    tokens: Ints
+
+
 class OtherRows:
     """Laws of whole rows that a wrong state may stand for, beside the target's rows ``q`` [n, V].
 
     Args:
         q: of the text.
         usual: [V] the sum of rows of earlier texts; None before there are any.
-        neighbour: [m, V] the rows of the text before, if they are known.
+        neighbour: None where none is known.
     """
 
-    def __init__(self, q: Floats, usual: Floats | None, neighbour: Floats | None = None) -> None:
-        self.q = q
+    def __init__(self, q: Floats, usual: Floats | None, neighbour: Neighbour | None = None) -> None:
+        self.q, self._neighbour = q, neighbour
         self._every = np.arange(len(q))
         possible = q > 0
         self.support = possible.sum(-1)
@@ -99,7 +108,7 @@ class OtherRows:
         elsewhere = q if usual is None else np.broadcast_to(usual / usual.sum(), q.shape)
         beside = elsewhere
         if neighbour is not None:  # at the same token, as far as it goes
-            beside = np.vstack([neighbour[: len(q)], elsewhere[len(neighbour) :]])
+            beside = np.vstack([neighbour.rows[: len(q)], elsewhere[len(neighbour.rows) :]])
         self._laws = {
             name: _Entries(rows, np.where(possible, rows, 0.0).sum(-1))
             for name, rows in (
@@ -115,9 +124,22 @@ class OtherRows:
         probability = np.maximum(self.q[self._every, tokens], TINY)
         if name == ANY:
             return np.asarray(1 / (self.support * probability))
+        if name == COPIED:
+            return self._copied(tokens)
         law = self._laws[name]
         other = law.rows[self._every, tokens] / np.maximum(law.inside * probability, TINY)
         return np.where(law.inside > 0, other, 1.0)
+
+    def _copied(self, tokens: Ints) -> Floats:
+        """[n] ratios of a law that writes the text before, where the target may write it, too."""
+        ratios = np.ones(len(tokens))
+        if self._neighbour is not None:
+            copied = self._neighbour.tokens[: len(tokens)]
+            chance = self.q[self._every[: len(copied)], copied]
+            ratios[: len(copied)] = np.where(
+                chance > 0, (tokens[: len(copied)] == copied) / np.maximum(chance, TINY), 1.0
+            )
+        return ratios
 
     def next_to(self, tokens: Ints) -> Floats:
         """[n] the target's probabilities of tokens [n]."""
@@ -146,16 +168,19 @@ class Rare:
         self._weight = -math.log(len(self._stakes))
         self._rng = np.random.default_rng(seed)
         self._texts: list[_Read] = []
-        self.neighbour: Floats | None = None
-        """[n, V] rows of the last text, which may answer the next one."""
+        self.neighbour: Neighbour | None = None
 
     def add(self, others: OtherRows, tokens: Ints) -> Floats:
         """Add a text; return what it adds to the log of each stake."""
         added = added_by(others, tokens)
         self._logs += added
         self._texts.append(_Read(tokens, added, self._wrong(others)))
-        self.neighbour = others.q
+        self.neighbour = Neighbour(others.q, tokens)
         return added
+
+    def tokens_of(self, number: int) -> Ints:
+        """[n] of a text that was added."""
+        return self._texts[number].tokens
 
     @property
     def log_e(self) -> float:
