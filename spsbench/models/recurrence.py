@@ -125,7 +125,7 @@ def let_step(model: Any) -> None:
 def limits_steps(model: Any) -> bool:
     """Return whether a model of Mamba 2 bounds its time steps in blocks.
 
-    transformers does not in single steps: there Nemotron-H leaves its own forward by a thousandth.
+    transformers does not in single steps: there Nemotron-H leaves its own forward.
     """
     bounds = (getattr(part, "time_step_limit", None) for part in model.modules())
     return any(bound is not None and tuple(bound) != (0.0, float("inf")) for bound in bounds)
