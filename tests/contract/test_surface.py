@@ -104,8 +104,9 @@ def test_what_an_engine_is_asked(
     Path("worker.py").write_text(WORKER)
     engine = f"worker:{sys.executable} worker.py"
     small = ("--limit", "1", "--max-new-tokens", "4", "--k", "2")
-    done = call("run", "xsum", *BRIEF, *small, "--engine", f"eager,{engine}", *ALONE)
+    done = call("run", "xsum", *BRIEF, *small, "--engine", f"eager,{engine}", "--out", "run", *ALONE)
     assert done.code == 0, done.err
+    assert not json.loads(Path("run/run.json").read_text())["engines_left_out"]
     heard = [json.loads(line) for line in Path("heard.jsonl").read_text().splitlines()]
     assert [(line["method"], sorted(line["params"] or ())) for line in heard] == snapshot
 
