@@ -16,6 +16,10 @@ from spsbench.models.loading import load
 from spsbench.parts.external import registry
 from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.verify.served import Served
+from spsbench.runner import peers, planning
+
+IMPORTED = (peers.find_peer, planning.find_peer)
+"""Before a test patches the registry: modules that are imported under a patch would keep it for good."""
 
 Folders = tuple[Path, Path]
 Models = tuple[CausalLM, CausalLM]
