@@ -67,8 +67,11 @@ class Program:
         tensors = self._graph.tensors(given)
         if tensors is None:
             return None
-        RUNNING.set(self._graph, given)
-        output = self._compiled(states, *tensors, *self._graph.weights)
+        RUNNING.operators, RUNNING.given = self._graph.operators, given
+        try:
+            output = self._compiled(states, *tensors, *self._graph.weights)
+        finally:  # a model and its cache are not kept by the last of its layers that ran
+            del RUNNING.operators, RUNNING.given
         first: Tensor = output[0] if isinstance(output, list | tuple) else output
         return first
 
@@ -99,7 +102,7 @@ def _compiled(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module,
     calls = [_calls(layers, partial(lm.score, torch.arange(1, 1 + rows), 1)) for rows in (1, SEVERAL)]
     lm.rollback(0)
     shared: dict[str, Callable[..., Any]] = {}
-    forwards, reason = {}, "its body has no layers"
+    forwards, reason = {}, "" if layers else "its body has no layers"
     for layer in layers:
         try:
             programs = [_program(layer, heard.get(layer), shared) for heard in calls]

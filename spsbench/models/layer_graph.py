@@ -45,12 +45,12 @@ class Operators:
 
     Attributes:
         parts: by their places in the graph, [..., width] of inputs.
-        attention: [1, n, heads, width] of queries [1, heads, n, width], new keys and values, what the
-            layer is given, and its cache.
+        attention: [1, n, heads, width] of queries [1, heads, n, width], new keys and values, and what the
+            layer is given.
     """
 
     parts: list[Callable[..., Tensor]] = field(default_factory=list)
-    attention: Callable[[Tensor, Tensor, Tensor, Given, Any], Tensor] | None = None
+    attention: Callable[[Tensor, Tensor, Tensor, Given], Tensor] | None = None
 
     def traced(self, width: int, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Put a part into the graph that is traced."""
@@ -91,18 +91,14 @@ class LayerGraph:
 
 
 class Operands:
-    """What the operators of the layer that runs have beside their tensors."""
+    """What the operators of a layer have beside their tensors, while it runs."""
 
     operators: Operators
     given: Given
-    cache: Any
-
-    def set(self, graph: LayerGraph, given: Given) -> None:
-        self.operators, self.given, self.cache = graph.operators, given, given[graph.cache[0]]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         assert self.operators.attention is not None
-        return self.operators.attention(query, key, value, self.given, self.cache)
+        return self.operators.attention(query, key, value, self.given)
 
     def part(self, inputs: Sequence[Tensor], place: int, width: int) -> Tensor:
         return self.operators.parts[place](*inputs).contiguous()
@@ -256,7 +252,7 @@ def _attending(operators: Operators, rows: _NewRows, arguments: Given) -> Callab
     ) -> tuple[Tensor, None]:
         if key is not rows.keys or value is not rows.values or attention_mask is not None:
             raise Untraceable("its attention reads other rows than its cache has")
-        told = rows.told
+        told, cache = rows.told, next(name for name, value in arguments.items() if value is rows)
         of_layer = {
             name for name, value in settings.items() if name in arguments and value is arguments[name]
         }
@@ -264,8 +260,8 @@ def _attending(operators: Operators, rows: _NewRows, arguments: Given) -> Callab
         if any(isinstance(value, Tensor) for value in (*told, *constants.values())):
             raise Untraceable("its attention is given tensors that the layer made")
 
-        def run(query: Tensor, key: Tensor, value: Tensor, given: Given, cache: Any) -> Tensor:
-            keys, values = cache.update(key, value, *told)
+        def run(query: Tensor, key: Tensor, value: Tensor, given: Given) -> Tensor:
+            keys, values = given[cache].update(key, value, *told)
             named = constants | {name: given[name] for name in of_layer}
             return attention(module, query, keys, values, given.get(_MASK), **named)[0].contiguous()
 

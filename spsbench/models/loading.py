@@ -24,7 +24,7 @@ from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_pla
 from spsbench.models.body import head_of
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
-from spsbench.models.compiler import require_compiler
+from spsbench.models.compiler import require_compilable, require_compiler
 from spsbench.models.downloads import (
     MODELOPT,
     configuration,
@@ -223,9 +223,9 @@ def load(
         model = _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
     elif backend == ONNXRUNTIME:
         model = _load_onnx(source, dtype, vocab_size, flag, threads)
-        say_unread(source)
     else:
         model = load_torch(source, dtype, device, vocab_size, flag)
+    if source.sharing is None:
         say_unread(source)
     if backend == INDUCTOR:
         _compile(model)
@@ -480,10 +480,12 @@ def random_model(
     seed: int = 0,
 ) -> CausalLM:
     """Return a model of that configuration with the initial weights of its architecture."""
+    precision = Precision(dtype)
+    if backend == INDUCTOR:
+        require_compilable(config, precision.quantise, config.model_type)
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = built(config, _weights_dtype(dtype))
-    precision = Precision(dtype)
     if backend != ONNXRUNTIME and precision.quantise is not None:
         quantise_built(model, precision, device)
     border = None

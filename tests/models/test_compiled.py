@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch._inductor
 from support.commandline import ALONE, call
-from support.tiny_models import config_of, make, save
+from support.tiny_models import config_of, make, make_seq2seq, save
 from torch import Tensor
 from torch.fx import GraphModule
 from transformers.cache_utils import DynamicCache
@@ -25,6 +25,7 @@ from spsbench.models import compiled
 from spsbench.models.causal_lm import require_exact_rollback
 from spsbench.models.compiled import MOST_ROWS, CompiledForward, compile_layers
 from spsbench.models.compiler import Compiled, require_compiler
+from spsbench.models.layer_graph import RUNNING
 from spsbench.models.packed import pack_layers
 from spsbench.models.torch_lm import TorchLM
 
@@ -91,6 +92,7 @@ def test_layers_with_one_graph_are_compiled_once(operators: list[GraphModule]) -
     assert lm.layers > 1
     compile_layers(lm)
     assert len(operators) == 2, "for one row and for several"
+    assert lm.compiled == Compiled(lm.layers, lm.layers)
 
 
 @pytest.mark.parametrize("kind", ["bloom", "gpt_neo", "mamba"])
@@ -144,6 +146,7 @@ def test_what_was_not_traced_goes_through_the_layer(
     lm.model(ids[:, :4], past_key_values=cache)
     assert run
     assert cache.get_seq_length() == 4, "another cache has its rows"
+    assert not vars(RUNNING), "and is kept by nothing else"
 
 
 def test_a_copy_is_plain(operators: list[GraphModule]) -> None:
@@ -224,6 +227,16 @@ def test_what_it_does_not_compile_is_refused_before_weights(more: tuple[str, ...
     assert result.code == 2
     assert said in " ".join(result.err.split())
     assert "Loading" not in result.err
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_random_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    make_seq2seq("t5").config.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    sizes = ("--context", "8", "--seconds", "1")
+    result = call("bench", "--target", config, "--draft", config, "--backend", "inductor", *sizes)
+    assert result.code == 2
+    assert "t5 is an encoder-decoder, and inductor compiles decoders" in " ".join(result.err.split())
 
 
 @pytest.mark.usefixtures("compiler", "operators")
