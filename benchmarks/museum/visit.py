@@ -179,7 +179,7 @@ def _of_the_museum(environment: Environment, release: Release, worker: Path) -> 
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
         if load.threads is not None:
             variables["OMP_NUM_THREADS"] = str(load.threads)
-        command = WorkerCommand([environment.python, LAUNCH, worker], log, variables)
+        command = WorkerCommand([str(environment.python), str(LAUNCH), str(worker)], log, variables)
         return Worker(command, replace(load, options=dict(release.options)), paused=paused)
 
     return PeerKind(release.shown, opened)
