@@ -60,12 +60,13 @@ def _gains(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bo
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    batch, heads, queries, _ = query.shape
+    batch, heads, queries, width = query.shape
     groups, slots = key.shape[1:3]
-    rows = query.reshape(batch, groups, -1, query.shape[-1])
+    count = heads // groups * queries
+    rows = query.reshape(batch, groups, count, width)
     if mask is not None:
-        mask = mask.expand(batch, heads, queries, slots).reshape(batch, groups, -1, slots)
-    if (count := rows.shape[2]) == 1:
+        mask = mask.expand(batch, heads, queries, slots).reshape(batch, groups, count, slots)
+    if count == 1:
         rows = rows.expand(-1, -1, 2, -1)
     states = scaled_dot_product_attention(rows, key, value, mask, scale=scaling)
-    return states[:, :, :count].reshape(batch, heads, queries, -1)
+    return states[:, :, :count].reshape(batch, heads, queries, width)

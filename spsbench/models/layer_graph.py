@@ -1,14 +1,15 @@
-"""A decoder layer's forward as a graph, in which products, experts and attention are single operators.
+"""A decoder layer's forward as a graph over keys and values, in which products and experts are operators.
 
-A graph is traced with tensors that hold no numbers. Its attention has to be transformers' function of
-queries, keys, values and a mask, behind a cache that takes keys and values.
+A graph is traced with tensors that hold no numbers, for any number of tokens before. It writes the new keys
+and values where the cache has room for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,45 +19,49 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from transformers.cache_utils import Cache
 
-from spsbench.models.attention import attention
-from spsbench.models.packed import PackedLinear
+from spsbench.models.onednn import multiplied, product
+from spsbench.models.packed import JoinedProduct, PackedLinear
 from spsbench.models.packed_experts import PackedExperts
+from spsbench.models.rewind import RewindLayer
 
-Given = Mapping[str, Any]
-"""What a layer is given beside its states, by the names of its arguments."""
+MOST_ROWS = 16
+"""Of a block of drafts with the token before it; longer ones are prompts."""
 
 SEVERAL = 7
 """Rows of a traced block, which stand for any number of them: a size that no other tensor of a layer has."""
 
-_MASK = "attention_mask"
+SLOTS = 29
+"""Tokens behind such a block, as another such size."""
+
+MASK = "attention_mask"
 
 _library: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-untyped-call]
-_library.define("attention(Tensor query, Tensor key, Tensor value) -> Tensor")
-_library.define("part(Tensor[] inputs, int place, int width) -> Tensor")
+_library.define("product(Tensor states, Tensor weight, Tensor? bias) -> Tensor")
+_library.define("experts(Tensor[] inputs, int place) -> Tensor")
 
 
 class Untraceable(Exception):
     """Why a layer has no graph."""
 
 
-@dataclass(slots=True)
-class Operators:
-    """What a layer's graph calls by operators.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a decoder layer was given in a forward.
 
     Attributes:
-        parts: by their places in the graph, [..., width] of inputs.
-        attention: [1, n, heads, width] of queries [1, heads, n, width], new keys and values, and what the
-            layer is given.
+        states: [1, n, hidden].
+        given: the other arguments by their names.
+        place: of the layer's keys and values among those of the cache.
     """
 
-    parts: list[Callable[..., Tensor]] = field(default_factory=list)
-    attention: Callable[[Tensor, Tensor, Tensor, Given], Tensor] | None = None
+    states: Tensor
+    given: Mapping[str, Any]
+    place: int
 
-    def traced(self, width: int, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Put a part into the graph that is traced."""
-        self.parts.append(run)
-        output: Tensor = torch.ops.spsbench.part(inputs, len(self.parts) - 1, width)
-        return output
+    def masked_as(self, block: Call) -> Call:
+        """Return this call of one row with the mask that a block has, as behind the end of a window."""
+        mask = block.given[MASK]
+        return replace(self, given={**self.given, MASK: mask[..., :1, :]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,84 +69,103 @@ class LayerGraph:
     """The forward of one layer, for one row or for several.
 
     Attributes:
-        module: of states, the tensors at ``paths`` and ``weights``.
+        module: of states, keys and values, the tensors at ``paths`` and ``weights``.
         inputs: without numbers, as it was traced with them.
         paths: where tensors are among the layer's arguments: the name of one, and a place in a tuple.
         constants: arguments whose values are in the graph.
-        cache: the argument that is one, and its class.
+        cache: the argument that is one.
+        place: of the layer's keys and values in the cache.
+        experts: that the graph calls by their places here.
     """
 
     module: GraphModule
     inputs: Sequence[Tensor]
     paths: Sequence[tuple[str, int | None]]
-    constants: Given
-    cache: tuple[str, type[Cache]]
+    constants: Mapping[str, Any]
+    cache: str
+    place: int
     weights: Sequence[Tensor]
-    operators: Operators
+    experts: Sequence[PackedExperts]
 
-    def tensors(self, given: Given) -> list[Tensor] | None:
-        """Return the inputs of a call after its states; None where it is another call than was traced."""
-        cache, kind = self.cache
-        if not isinstance(given.get(cache), kind):
-            return None
-        if any(given.get(name) != value for name, value in self.constants.items()):
-            return None
+    def tensors(self, given: Mapping[str, Any]) -> list[Tensor] | None:
+        """Return the inputs of a call between values and weights; None where another call was traced."""
+        for name, value in self.constants.items():
+            other = given.get(name)
+            if other is not value and (isinstance(other, Tensor) or other != value):
+                return None
         found = [_at(given, *path) for path in self.paths]
         return found if all(isinstance(each, Tensor) for each in found) else None
 
-
-class Operands:
-    """What the operators of a layer have beside their tensors, while it runs."""
-
-    operators: Operators
-    given: Given
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        assert self.operators.attention is not None
-        return self.operators.attention(query, key, value, self.given)
-
-    def part(self, inputs: Sequence[Tensor], place: int, width: int) -> Tensor:
-        return self.operators.parts[place](*inputs).contiguous()
+    def rows(self, given: Mapping[str, Any], count: int) -> tuple[Tensor, Tensor] | None:
+        """Return keys and values with room for new ones; None of another cache, or before the first."""
+        layers = getattr(given.get(self.cache), "layers", ())
+        layer = layers[self.place] if self.place < len(layers) else None
+        return layer.extended(count) if type(layer) is RewindLayer and layer.used else None
 
 
-RUNNING = Operands()
-_library.impl("attention", RUNNING.attend, "CPU")
-_library.impl("part", RUNNING.part, "CPU")
-_library.impl("attention", lambda q, k, v: q.new_empty(len(q), q.shape[2], q.shape[1], v.shape[3]), "Meta")
-_library.impl("part", lambda inputs, _, width: inputs[0].new_empty(*inputs[0].shape[:-1], width), "Meta")
+class Running:
+    """The experts of the layer that runs."""
+
+    experts: Sequence[PackedExperts]
+
+    def mix(self, inputs: Sequence[Tensor], place: int) -> Tensor:
+        return self.experts[place](*inputs).contiguous()  # type: ignore[no-any-return]
 
 
-def traced(layer: nn.Module, states: Tensor, given: Given) -> LayerGraph:
-    """Trace a layer that is given states [1, n, hidden].
+RUNNING = Running()
+for _key in ("CPU", "MkldnnCPU"):
+    _library.impl("product", multiplied, _key)
+_library.impl("product", lambda states, weight, _: states.new_empty(*states.shape[:-1], len(weight)), "Meta")
+_library.impl("experts", RUNNING.mix, "CPU")
+_library.impl("experts", lambda inputs, _: torch.empty_like(inputs[0]), "Meta")
+
+
+def traced(layer: nn.Module, call: Call) -> LayerGraph:
+    """Trace a layer.
 
     Raises:
-        Untraceable: its numbers decide what it does, or it reads more than rows of keys and values.
+        Untraceable: its numbers decide what it does, or it keeps more than rows of keys and values.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    caches = {name: type(value) for name, value in given.items() if isinstance(value, Cache)}
-    if len(caches) != 1:
-        raise Untraceable("it is given no cache")
-    cache = next(iter(caches))
+    given = call.given
+    cache = next(name for name, value in given.items() if isinstance(value, Cache))
+    held = given[cache].layers[call.place]
+    if type(held) is not RewindLayer:
+        raise Untraceable("it keeps more than rows of keys and values")
     paths = [*_paths(given)]
     of_tensors = {name for name, _ in paths}
-    constants = {name: value for name, value in given.items() if name not in {cache, _MASK, *of_tensors}}
-    weights = {name: weight.detach() for name, weight in _weights(layer)}
-    operators, rows = Operators(), _NewRows()
+    constants = {name: value for name, value in given.items() if name not in {cache, *of_tensors}}
+    products = {id(product): product for product in _products(layer)}
+    laid_out = [each for product in products.values() for each in (product.weight, product.bias)]
+    plain = {name: weight.detach() for name, weight in _weights(layer)}
+    experts = [part for part in layer.modules() if isinstance(part, PackedExperts)]
+    updates: list[int] = []
 
-    def forward(hidden: Tensor, *tensors: Tensor) -> Tensor:
-        arguments = {**given, cache: rows} | ({_MASK: None} if _MASK in given else {})
+    def forward(hidden: Tensor, keys: Tensor, values: Tensor, *tensors: Tensor) -> Tensor:
+        others = iter(tensors)
+        arguments = {**given, cache: _Rows(keys, values, hidden.shape[1], updates)}
         arguments |= {name: () for name in of_tensors if isinstance(given[name], tuple)}
-        for (name, place), tensor in zip(paths, tensors, strict=False):
+        for (name, place), tensor in zip(paths, others, strict=False):
             arguments[name] = tensor if place is None else (*arguments[name], tensor)
-        named = dict(zip(weights, tensors[len(paths) :], strict=True))
-        with _tracing(layer, operators, rows, arguments):
+        weights = {
+            key: (next(others), None if product.bias is None else next(others))
+            for key, product in products.items()
+        }
+        named = dict(zip(plain, others, strict=True))
+        with _tracing(layer, weights, experts):
             output = torch.func.functional_call(layer, named, (hidden,), arguments)
         if not isinstance(output, Tensor):
             raise Untraceable("it gives more than states")
         return output
 
-    fake = [*_without_numbers([states, *(_at(given, *path) for path in paths)], [*weights.values()])]
+    tensors = [_at(given, *path) for path in paths]
+    weights = [weight for weight in laid_out if weight is not None]
+    sizes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=sizes)
+    fake = [*_without_numbers(mode, call.states, held, tensors, [*weights, *plain.values()])]
+    symbols = _symbols(fake)
     try:
         with torch.no_grad():
             module = make_fx(forward, tracing_mode="fake")(*fake)
@@ -149,19 +173,21 @@ def traced(layer: nn.Module, states: Tensor, given: Given) -> LayerGraph:
         raise
     except Exception as error:  # whatever a layer does that tensors without numbers cannot
         raise Untraceable(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
-    if operators.attention is None or rows.updates != 1:
-        raise Untraceable("its attention is a function of its own")
-    return LayerGraph(module, fake, paths, constants, (cache, caches[cache]), [*weights.values()], operators)
+    if not _hold(sizes.guards, symbols):
+        raise Untraceable("it computes otherwise after more tokens")
+    if updates != [call.place]:
+        raise Untraceable("it does not write keys and values once")
+    return LayerGraph(module, fake, paths, constants, cache, call.place, [*weights, *plain.values()], experts)
 
 
-def _at(given: Given, name: str, place: int | None) -> Any:
+def _at(given: Mapping[str, Any], name: str, place: int | None) -> Any:
     value = given.get(name)
     return value if place is None or value is None else value[place]
 
 
-def _paths(given: Given) -> Iterator[tuple[str, int | None]]:
+def _paths(given: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
     for name, value in given.items():
-        if isinstance(value, Tensor) and name != _MASK:
+        if isinstance(value, Tensor):
             yield name, None
         elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
             yield from ((name, place) for place in range(len(value)))
@@ -169,103 +195,114 @@ def _paths(given: Given) -> Iterator[tuple[str, int | None]]:
             raise Untraceable(f"it is given a {type(value).__name__} as {name}")
 
 
+def _products(layer: nn.Module) -> Iterator[JoinedProduct]:
+    """Yield them in an order that layers of one kind share; some more than once."""
+    yield from (part.product for part in layer.modules() if isinstance(part, PackedLinear))
+
+
 def _weights(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield what is no operator's: weights in oneDNN's layout are."""
+    """Yield what is no product's or expert's: weights in oneDNN's layout are."""
     for name, weight in (*layer.named_parameters(), *layer.named_buffers()):
         if not weight.is_mkldnn:
             yield name, weight
 
 
-def _without_numbers(inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield tensors of the same sizes, of which those of an input that are ``SEVERAL`` may be any."""
+def _without_numbers(
+    mode: FakeTensorMode,
+    states: Tensor,
+    held: RewindLayer,
+    tensors: Sequence[Tensor],
+    weights: Sequence[Tensor],
+) -> Iterator[Tensor]:
+    """Yield tensors of the same sizes; those that are ``SEVERAL`` or ``SLOTS`` may be any number."""
     from torch._dynamo.source import LocalSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    for place, tensor in enumerate((*inputs, *weights)):
-        free = SEVERAL if place < len(inputs) else None
-        sizes = [DimDynamic.DYNAMIC if size == free else DimDynamic.STATIC for size in tensor.shape]
-        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * len(sizes))
-        yield mode.from_tensor(tensor, symbolic_context=context, source=LocalSource(f"input{place}"))
+    count = 0
+
+    def fake(tensor: Tensor, has_room: bool = False) -> Tensor:
+        nonlocal count
+        count += 1
+        free = (SEVERAL, SLOTS)
+        sizes = [DimDynamic.DYNAMIC if size in free else DimDynamic.STATIC for size in tensor.shape]
+        strides = [DimDynamic.INFER_STRIDE] * tensor.dim()
+        if has_room:  # which grows
+            strides[1] = DimDynamic.DYNAMIC
+        context: Any = StatelessSymbolicContext(
+            dynamic_sizes=sizes,
+            dynamic_strides=strides,
+            constraint_sizes=[None] * len(sizes),
+            constraint_strides=[None] * len(sizes),
+        )
+        return mode.from_tensor(tensor, symbolic_context=context, source=LocalSource(f"input{count}"))
+
+    yield fake(states)
+    for rows in held.extended(0):
+        yield fake(rows, has_room=True)
+    for tensor in tensors:
+        yield fake(tensor)
+    for weight in weights:
+        with mode:
+            yield torch.empty(weight.shape, dtype=weight.dtype)
 
 
-class _NewRows:
-    """Stands for the cache of a layer that is traced: it has the new keys and values alone."""
+def _symbols(tensors: Iterable[Tensor]) -> dict[Any, int]:
+    """Return the free sizes and strides of tensors, and what they are here."""
+    sizes = (size for tensor in tensors for size in (*tensor.shape, *tensor.stride()))
+    return {size.node.expr: size.node.hint for size in sizes if isinstance(size, torch.SymInt)}
 
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-        self.told: tuple[Any, ...] = ()
-        self.updates = 0
 
-    def update(self, keys: Tensor, values: Tensor, *told: Any) -> tuple[Tensor, Tensor]:
-        self.updates += 1
-        self.keys, self.values, self.told = keys, values, told
-        return keys, values
+def _hold(guards: Iterable[Any], symbols: Mapping[Any, int]) -> bool:
+    """Whether what a trace decided by sizes is so for any number of rows and tokens."""
+    for rows, slots in itertools.product((2, MOST_ROWS), (MOST_ROWS + 1, 1 << 17)):
+        free = {SEVERAL: rows, SLOTS: slots}  # the others are steps over all slots
+        numbers = {symbol: free.get(size, size * slots) for symbol, size in symbols.items()}
+        if not all(guard.expr.xreplace(numbers) for guard in guards):
+            return False
+    return True
+
+
+class _Rows:
+    """Stands for the cache of a layer that is traced: it has keys and values with room for the new ones."""
+
+    def __init__(self, keys: Tensor, values: Tensor, count: int, updates: list[Any]) -> None:
+        self._keys, self._values, self._count, self._updates = keys, values, count, updates
+
+    def update(self, keys: Tensor, values: Tensor, place: int, *_: Any) -> tuple[Tensor, Tensor]:
+        self._updates.append(place)
+        for held, new in ((self._keys, keys), (self._values, values)):
+            held.narrow(2, held.shape[2] - self._count, self._count).copy_(new)
+        return self._keys, self._values
 
     def __getattr__(self, name: str) -> Any:
         raise Untraceable(f"it reads {name} of its cache")
 
 
 @contextmanager
-def _tracing(layer: nn.Module, operators: Operators, rows: _NewRows, arguments: Given) -> Iterator[None]:
-    """Have products, experts and attention be operators of the graph that is traced."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
+def _tracing(
+    layer: nn.Module, weights: Mapping[int, tuple[Tensor, Tensor | None]], experts: Sequence[PackedExperts]
+) -> Iterator[None]:
+    """Have products by weights of their own, and experts, be operators of the graph that is traced."""
     outputs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def multiply(linear: PackedLinear, states: Tensor) -> Tensor:
-        joined = linear.product
-        known = outputs.get(id(joined))
+        joined = id(linear.product)
+        known = outputs.get(joined)
         if known is None or known[0] is not states:
-            output = operators.traced(joined.width, partial(joined.of, is_last=True), states)
-            known = outputs[id(joined)] = states, output
+            output = product(states, *weights[joined], by=torch.ops.spsbench.product)
+            known = outputs[joined] = states, output
         return known[1][..., linear.rows]
 
-    def mix(experts: PackedExperts, *inputs: Tensor) -> Tensor:
-        return operators.traced(inputs[0].shape[-1], experts, *inputs)
+    def mix(place: int, *inputs: Tensor) -> Tensor:
+        states: Tensor = torch.ops.spsbench.experts(inputs, place)
+        return states
 
     with ExitStack() as replaced:
         for part in layer.modules():
             if isinstance(part, PackedLinear):
                 vars(part)["forward"] = partial(multiply, part)
-            elif isinstance(part, PackedExperts):
-                vars(part)["forward"] = partial(mix, part)
-            else:
-                continue
+                replaced.callback(vars(part).pop, "forward")
+        for place, part in enumerate(experts):
+            vars(part)["forward"] = partial(mix, place)
             replaced.callback(vars(part).pop, "forward")
-        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attending(operators, rows, arguments))
-        replaced.callback(ALL_ATTENTION_FUNCTIONS.register, "sdpa", attention)
         yield
-
-
-def _attending(operators: Operators, rows: _NewRows, arguments: Given) -> Callable[..., tuple[Tensor, None]]:
-    """Return a function of attention that puts an operator into the graph that is traced."""
-
-    def attend(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **settings: Any,
-    ) -> tuple[Tensor, None]:
-        if key is not rows.keys or value is not rows.values or attention_mask is not None:
-            raise Untraceable("its attention reads other rows than its cache has")
-        told, cache = rows.told, next(name for name, value in arguments.items() if value is rows)
-        of_layer = {
-            name for name, value in settings.items() if name in arguments and value is arguments[name]
-        }
-        constants = {name: value for name, value in settings.items() if name not in of_layer}
-        if any(isinstance(value, Tensor) for value in (*told, *constants.values())):
-            raise Untraceable("its attention is given tensors that the layer made")
-
-        def run(query: Tensor, key: Tensor, value: Tensor, given: Given) -> Tensor:
-            keys, values = given[cache].update(key, value, *told)
-            named = constants | {name: given[name] for name in of_layer}
-            return attention(module, query, keys, values, given.get(_MASK), **named)[0].contiguous()
-
-        operators.attention = run
-        return torch.ops.spsbench.attention(query, key, value), None
-
-    return attend

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -26,7 +28,15 @@ _FEW, _LARGE = 4, 1 << 20
 """Rows that take less than one does, by a weight of so many numbers."""
 
 
-def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def multiplied(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return out
+
+
+def product(states: Tensor, weight: Tensor, bias: Tensor | None = None, by: Multiply = multiplied) -> Tensor:
     """[..., out] of [..., in] by a weight that is laid out.
 
     One row by a large weight is multiplied as four equal ones, with the same numbers: by itself a token would
@@ -34,7 +44,7 @@ def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     """
     is_one = states.numel() == states.shape[-1] and weight.numel() >= _LARGE
     rows = states.reshape(1, -1).expand(_FEW, -1) if is_one else states
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    out = by(rows, weight, bias)
     return out[:1].view(*states.shape[:-1], -1) if is_one else out
 
 

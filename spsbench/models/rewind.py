@@ -30,13 +30,23 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         """Append [1, heads, n, d] keys and values; return all of them."""
         n = key_states.shape[-2]
-        start, self.used = self.used, self.used + n
-        self._key_buffer = _with_room(self._key_buffer, key_states, start, self.used)
-        self._value_buffer = _with_room(self._value_buffer, value_states, start, self.used)
+        start = self.used
+        if self._key_buffer is None:
+            self._key_buffer, self._value_buffer = key_states[:, :, :0], value_states[:, :, :0]
+            self.is_initialized = True
+        keys, values = self.extended(n)
         # narrow() costs a third of an indexing slice, and this runs in every layer.
-        self._key_buffer.narrow(2, start, n).copy_(key_states)
-        self._value_buffer.narrow(2, start, n).copy_(value_states)
-        self.is_initialized = True
+        keys.narrow(2, start, n).copy_(key_states)
+        values.narrow(2, start, n).copy_(value_states)
+        return keys, values
+
+    def extended(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return all keys and values, of which the caller writes the last ones; not before the first."""
+        assert self._key_buffer is not None
+        assert self._value_buffer is not None
+        start, self.used = self.used, self.used + count
+        self._key_buffer = _with_room(self._key_buffer, start, self.used)
+        self._value_buffer = _with_room(self._value_buffer, start, self.used)
         self.keys = self._key_buffer.narrow(2, 0, self.used)
         self.values = self._value_buffer.narrow(2, 0, self.used)
         return self.keys, self.values
@@ -86,7 +96,8 @@ class RewindIndexedLayer(RewindLayer, DynamicIndexedLayer):  # type: ignore[misc
         """Append [1, heads, n, d] keys of the index; return all of them."""
         n = idx_k.shape[-2]
         start, self._indexed = self._indexed, self._indexed + n
-        self._index_buffer = _with_room(self._index_buffer, idx_k, start, self._indexed)
+        held = idx_k[:, :, :0] if self._index_buffer is None else self._index_buffer
+        self._index_buffer = _with_room(held, start, self._indexed)
         self._index_buffer.narrow(2, start, n).copy_(idx_k)
         return self._index_buffer.narrow(2, 0, self._indexed)
 
@@ -142,12 +153,11 @@ class RewindCache(Cache):  # type: ignore[misc]
             layer.select(rows)
 
 
-def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:
+def _with_room(buffer: Tensor, held: int, wanted: int) -> Tensor:
     """Return a buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
-    if buffer is not None and wanted <= buffer.shape[-2]:
+    if wanted <= buffer.shape[2]:
         return buffer
-    batch, heads, _, width = states.shape
-    grown = states.new_empty((batch, heads, roomy(held, wanted), width))
-    if buffer is not None:
-        grown[:, :, :held] = buffer[:, :, :held]
+    batch, heads, _, width = buffer.shape
+    grown = buffer.new_empty((batch, heads, roomy(held, wanted), width))
+    grown[:, :, :held] = buffer[:, :, :held]
     return grown

@@ -84,7 +84,7 @@ def test_a_graph_computes_what_the_layer_does(
     assert (lm.compiled.layers == lm.layers) is (kind in WHOLE)
     assert torch.equal(logits(lm), before)
     require_exact_rollback(lm, kind)
-    assert len(operators) <= 2 * lm.layers
+    assert len(operators) <= 3 * lm.layers
 
 
 def test_layers_with_one_graph_are_compiled_once(operators: list[GraphModule]) -> None:
@@ -252,7 +252,7 @@ def test_a_run_says_what_is_compiled(tmp_path: Path) -> None:
     assert target["backend"] == found["conditions"][0]["backend"] == "inductor"
     count, of = target["compiled"]["layers"], target["compiled"]["of"]
     assert 0 < count < of
-    said = f"{count} of {of} layers of the target are compiled: it reads get_conv_state of its cache."
+    said = f"{count} of {of} layers of the target are compiled: it keeps other states than keys and values, or none."
     assert said in " ".join(result.err.split()) or said in " ".join(result.out.split())
 
 
