@@ -8,11 +8,14 @@ a norm are in another order. Prompts, batches and the caches of others go throug
 
 from __future__ import annotations
 
+import itertools
+import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +27,7 @@ from spsbench.models.body import body_of
 from spsbench.models.causal_lm import attention_window, tolerance
 from spsbench.models.compiler import Compiled
 from spsbench.models.layer_graph import (
+    MASK,
     MOST_ROWS,
     RUNNING,
     SEVERAL,
@@ -33,7 +37,13 @@ from spsbench.models.layer_graph import (
     Untraceable,
     traced,
 )
+from spsbench.models.rewind import RewindLayer
 from spsbench.models.torch_lm import TorchLM
+
+MOST_LAYERS = 6
+"""In one program: the time to compile one grows with them."""
+
+_Item = TypeVar("_Item")
 
 _OPTIONS = {
     "emulate_precision_casts": True,  # rounds to 16 bits between operators, as they do one by one
@@ -48,41 +58,101 @@ _OPTIONS = {
 class CompiledForward:
     """The forward of a decoder layer in place of its class'; a copy of the layer has that of its class."""
 
-    def __init__(self, layer: nn.Module, one: Sequence[Program], several: Sequence[Program]) -> None:
+    def __init__(self, layer: nn.Module, stretch: Stretch, place: int) -> None:
         self._layer, self._eager = layer, partial(type(layer).forward, layer)
-        self._one, self._several = one, several
+        self._stretch, self._place = stretch, place
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
         return partial(type(self._layer).forward, memo[id(self._layer)])
 
     def __call__(self, hidden_states: Tensor, *args: Any, **given: Any) -> Any:
-        batch, rows = hidden_states.shape[:2]
-        if batch == 1 and rows <= MOST_ROWS and not args and not torch.is_grad_enabled():
-            for program in self._one if rows == 1 else self._several:
-                if (states := program.run(hidden_states, given)) is not None:
-                    return states
-        return self._eager(hidden_states, *args, **given)
+        states = self._stretch.states(self._place, hidden_states, given) if not args else None
+        return self._eager(hidden_states, *args, **given) if states is None else states
+
+
+class Stretch:
+    """Layers one after the other that run as one program, when the first of them is called."""
+
+    def __init__(self, one: Sequence[Program], several: Sequence[Program]) -> None:
+        self._one, self._several = one, several
+        self._run: Run | None = None
+
+    def states(self, place: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor | None:
+        """[1, n, hidden] that a layer gives; None for another call than was traced."""
+        if place:
+            run = self._run
+        else:
+            run = self._run = self._started(hidden, given)
+        if run is None:
+            return None
+        if not run.goes_on(place, hidden, given):
+            run.take_back(place)
+            self._run = None
+            return None
+        if place == len(run.outputs) - 1:
+            self._run = None
+        return run.outputs[place]
+
+    def _started(self, hidden: Tensor, given: Mapping[str, Any]) -> Run | None:
+        batch, rows = hidden.shape[:2]
+        if batch > 1 or rows > MOST_ROWS or torch.is_grad_enabled():
+            return None
+        runs = (program.run(hidden, given) for program in (self._one if rows == 1 else self._several))
+        return next((run for run in runs if run is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a program computed, until the last of its layers was called.
+
+    Attributes:
+        outputs: [1, n, hidden] of each layer.
+        tensors: that the first layer was given.
+    """
+
+    graph: LayerGraph
+    states: Tensor
+    tensors: Sequence[Tensor]
+    held: Sequence[RewindLayer]
+    outputs: Sequence[Tensor]
+
+    def goes_on(self, place: int, hidden: Tensor, given: Mapping[str, Any]) -> bool:
+        """Whether a layer is called with what was computed for it."""
+        if place == 0:
+            return True
+        tensors = self.graph.tensors(given)
+        is_next = tensors is not None and hidden is self.outputs[place - 1]
+        return is_next and all(map(operator.is_, tensors or (), self.tensors))
+
+    def take_back(self, place: int) -> None:
+        """Forget the keys and values of a layer and those after it."""
+        for layer in self.held[place:]:
+            layer.rollback(layer.used - self.states.shape[1])
 
 
 class Program:
-    """A layer's graph, compiled."""
+    """A graph of layers, compiled."""
 
     def __init__(self, graph: LayerGraph, compiled: Callable[..., Any]) -> None:
         self._graph, self._compiled = graph, compiled
 
-    def run(self, states: Tensor, given: Mapping[str, Any]) -> Tensor | None:
-        """[1, n, hidden]; None for another call than was traced."""
-        tensors = self._graph.tensors(given)
-        rows = None if tensors is None else self._graph.rows(given, states.shape[1])
-        if tensors is None or rows is None:
+    def of(self, layers: Sequence[LayerGraph]) -> Program:
+        return Program(self._graph.of(layers), self._compiled)
+
+    def run(self, states: Tensor, given: Mapping[str, Any]) -> Run | None:
+        """Run the layers; None for another call than was traced."""
+        graph = self._graph
+        tensors = graph.tensors(given)
+        held = None if tensors is None else graph.held(given)
+        if tensors is None or held is None:
             return None
-        RUNNING.experts = self._graph.experts
+        rows = itertools.chain.from_iterable(layer.extended(states.shape[1]) for layer in held)
+        RUNNING.experts = graph.experts
         try:
-            output = self._compiled(states, *rows, *tensors, *self._graph.weights)
+            outputs = self._compiled(states, *tensors, *rows, *graph.weights)
         finally:  # a model is not kept by the last of its layers that ran
             del RUNNING.experts
-        first: Tensor = output[0] if isinstance(output, list | tuple) else output
-        return first
+        return Run(graph, states, tensors, held, outputs)
 
 
 @torch.inference_mode()
@@ -108,20 +178,75 @@ def compile_layers(lm: TorchLM) -> None:
 def _compiled(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module, CompiledForward], str]:
     """Return forwards of the layers that have one, and why the last of the others has none."""
     one, several = (_calls(lm, layers, rows) for rows in (1, SEVERAL))
-    shared: dict[str, Callable[..., Any]] = {}
-    forwards, reason = {}, "" if layers else "its body has no layers"
+    graphs: dict[nn.Module, LayerGraph] = {}
+    reason = "" if layers else "its body has no layers"
     for layer in layers:
         try:
             if layer not in one or layer not in several:
                 raise Untraceable("it keeps other states than keys and values, or none")
-            single, block = one[layer], several[layer]
-            masked = [single.masked_as(block)] if attention_window(lm.config) else []
-            programs = [_program(layer, call, shared) for call in (single, *masked)]
-            forwards[layer] = CompiledForward(layer, programs, [_program(layer, block, shared)])
+            graphs[layer] = traced([layer], [one[layer]])
         except Untraceable as error:
             reason = str(error)
+    has_windows = attention_window(lm.config) is not None
+    shared: dict[tuple[str, ...], tuple[list[Program], list[Program]]] = {}
+    forwards: dict[nn.Module, CompiledForward] = {}
+    for members in _stretches(layers, graphs, one, several):
+        own = [graphs[layer] for layer in members]
+        key = tuple(graph.key for graph in own)
+        if key not in shared:
+            singles, blocks = ([calls[layer] for layer in members] for calls in (one, several))
+            of_one = [singles]
+            if has_windows and isinstance(blocks[0].given.get(MASK), Tensor):
+                masked = (call.masked_as(block) for call, block in zip(singles, blocks, strict=True))
+                of_one.append([*masked])
+            try:
+                shared[key] = [_program(members, calls) for calls in of_one], [_program(members, blocks)]
+            except Untraceable as error:
+                reason = str(error)
+                continue
+        stretch = Stretch(*([program.of(own) for program in programs] for programs in shared[key]))
+        for place, layer in enumerate(members):
+            forwards[layer] = CompiledForward(layer, stretch, place)
     lm.rollback(0)
     return forwards, reason
+
+
+def _stretches(
+    layers: Sequence[nn.Module], graphs: Mapping[nn.Module, LayerGraph], *calls: Mapping[nn.Module, Call]
+) -> Iterator[Sequence[nn.Module]]:
+    """Yield the layers of each program, in which each goes on with what the one before gives."""
+    for run in _runs(layers, graphs, *calls):
+        yield from _parts(run, _length([graphs[layer].key for layer in run]))
+
+
+def _runs(
+    layers: Sequence[nn.Module], traceable: Container[nn.Module], *calls: Mapping[nn.Module, Call]
+) -> list[list[nn.Module]]:
+    """Return traceable layers in lists, in which each goes on with what the one before gives."""
+    runs: list[list[nn.Module]] = []
+    for before, layer in itertools.pairwise((None, *layers)):
+        if layer is None or layer not in traceable:
+            continue
+        is_next = before in traceable and all(each[layer].goes_on(each[before]) for each in calls if before)
+        if before is not None and is_next:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return runs
+
+
+def _length(kinds: Sequence[str]) -> int:
+    """Return how many layers are one program: the fewest calls of programs and layers in different ones."""
+
+    def cost(length: int) -> tuple[int, int]:
+        parts = [*_parts(kinds, length)]
+        return len(parts) + sum(map(len, {tuple(part) for part in parts})), -length
+
+    return min(range(1, MOST_LAYERS + 1), key=cost)
+
+
+def _parts(items: Sequence[_Item], length: int) -> Iterator[Sequence[_Item]]:
+    return (items[start : start + length] for start in range(0, len(items), length))
 
 
 def _calls(lm: TorchLM, layers: Sequence[nn.Module], rows: int) -> dict[nn.Module, Call]:
@@ -137,11 +262,11 @@ def _calls(lm: TorchLM, layers: Sequence[nn.Module], rows: int) -> dict[nn.Modul
     def enter(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         before[:] = lengths(given)
 
-    def leave(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any], _: Any) -> None:
+    def leave(layer: nn.Module, args: tuple[Any, ...], given: dict[str, Any], output: Any) -> None:
         after = lengths(given)
         places = [place for place, used in enumerate(after) if used != before[place]]
         if len(args) == len(places) == 1 and isinstance(args[0], Tensor):
-            calls[layer] = Call(args[0], given, places[0])
+            calls[layer] = Call(args[0], given, places[0], output)
 
     with ExitStack() as hooks:
         for layer in layers:
@@ -155,22 +280,18 @@ def _ids(count: int) -> Iterator[int]:
     return (1 + place % 5 for place in range(count))
 
 
-def _program(layer: nn.Module, call: Call, shared: dict[str, Callable[..., Any]]) -> Program:
+def _program(layers: Sequence[nn.Module], calls: Sequence[Call]) -> Program:
     from torch._inductor import compile as compile_graph
 
-    graph = traced(layer, call)
-    sizes = (f"{each.shape} {each.stride()} {each.dtype}" for each in graph.inputs)
-    key = "\n".join([graph.module.code, *sizes])
-    if key not in shared:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Inductor about what it imports
-                lower_products()
-                shared[key] = compile_graph(graph.module, [*graph.inputs], _OPTIONS)
-        except Exception as error:
-            why = f"{INDUCTOR} fails to compile a layer: {first_line(error, kind=True)}."
-            raise UsageError(why, flag="--backend", remedy="Use --backend torch.") from error
-    return Program(graph, shared[key])
+    graph = traced(layers, calls)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Inductor about what it imports
+            lower_products()
+            return Program(graph, compile_graph(graph.module, [*graph.inputs], _OPTIONS))
+    except Exception as error:
+        why = f"{INDUCTOR} fails to compile a layer: {first_line(error, kind=True)}."
+        raise UsageError(why, flag="--backend", remedy="Use --backend torch.") from error
 
 
 def lower_products() -> None:

@@ -1,4 +1,4 @@
-"""A decoder layer's forward as a graph over keys and values, in which products and experts are operators.
+"""Decoder layers as a graph over keys and values, in which products and experts are operators.
 
 A graph is traced with tensors that hold no numbers, for any number of tokens before. It writes the new keys
 and values where the cache has room for them.
@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 from transformers.cache_utils import Cache
 
 from spsbench.models.onednn import multiplied, product
-from spsbench.models.packed import JoinedProduct, PackedLinear
+from spsbench.models.packed import PackedLinear
 from spsbench.models.packed_experts import PackedExperts
 from spsbench.models.rewind import RewindLayer
 
@@ -46,35 +46,43 @@ class Untraceable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a decoder layer was given in a forward.
+    """What a decoder layer was given in a forward, and gave.
 
     Attributes:
         states: [1, n, hidden].
         given: the other arguments by their names.
         place: of the layer's keys and values among those of the cache.
+        output: [1, n, hidden].
     """
 
     states: Tensor
     given: Mapping[str, Any]
     place: int
+    output: Any
 
     def masked_as(self, block: Call) -> Call:
         """Return this call of one row with the mask that a block has, as behind the end of a window."""
         mask = block.given[MASK]
         return replace(self, given={**self.given, MASK: mask[..., :1, :]})
 
+    def goes_on(self, before: Call) -> bool:
+        """Whether the layer is given what the one before gave, and else what that was given."""
+        is_next = self.states is before.output and self.given.keys() == before.given.keys()
+        return is_next and all(_is_one(value, before.given[name]) for name, value in self.given.items())
+
 
 @dataclass(frozen=True, slots=True)
 class LayerGraph:
-    """The forward of one layer, for one row or for several.
+    """The forward of layers one after the other, for one row or for several.
 
     Attributes:
-        module: of states, keys and values, the tensors at ``paths`` and ``weights``.
+        module: the states after each layer, of states, the tensors at ``paths``, keys and values of each
+            layer, and ``weights``.
         inputs: without numbers, as it was traced with them.
-        paths: where tensors are among the layer's arguments: the name of one, and a place in a tuple.
+        paths: where tensors are among a layer's arguments: the name of one, and a place in a tuple.
         constants: arguments whose values are in the graph.
         cache: the argument that is one.
-        place: of the layer's keys and values in the cache.
+        places: of the layers' keys and values in the cache.
         experts: that the graph calls by their places here.
     """
 
@@ -83,28 +91,52 @@ class LayerGraph:
     paths: Sequence[tuple[str, int | None]]
     constants: Mapping[str, Any]
     cache: str
-    place: int
+    places: Sequence[int]
     weights: Sequence[Tensor]
     experts: Sequence[PackedExperts]
 
+    @property
+    def key(self) -> str:
+        """What graphs that compute the same have in common."""
+        made = (f"{name} {value.tolist()}" for name, value in self.module.named_buffers())
+        sizes = (f"{each.shape} {each.stride()} {each.dtype}" for each in self.inputs)
+        return "\n".join([self.module.code, *made, *sizes])
+
+    def of(self, layers: Sequence[LayerGraph]) -> LayerGraph:
+        """Return this graph for layers whose own graphs have the keys of those that it was traced from."""
+        return replace(
+            self,
+            places=[place for layer in layers for place in layer.places],
+            weights=[weight for layer in layers for weight in layer.weights],
+            experts=[each for layer in layers for each in layer.experts],
+        )
+
     def tensors(self, given: Mapping[str, Any]) -> list[Tensor] | None:
-        """Return the inputs of a call between values and weights; None where another call was traced."""
-        for name, value in self.constants.items():
-            other = given.get(name)
-            if other is not value and (isinstance(other, Tensor) or other != value):
-                return None
+        """Return the inputs of a call after its states; None where another call was traced."""
+        if not all(_is_one(given.get(name), value) for name, value in self.constants.items()):
+            return None
         found = [_at(given, *path) for path in self.paths]
         return found if all(isinstance(each, Tensor) for each in found) else None
 
-    def rows(self, given: Mapping[str, Any], count: int) -> tuple[Tensor, Tensor] | None:
-        """Return keys and values with room for new ones; None of another cache, or before the first."""
+    def held(self, given: Mapping[str, Any]) -> list[RewindLayer] | None:
+        """Return the layers' keys and values; None of another cache, or before there are some."""
         layers = getattr(given.get(self.cache), "layers", ())
-        layer = layers[self.place] if self.place < len(layers) else None
-        return layer.extended(count) if type(layer) is RewindLayer and layer.used else None
+        held = [layers[place] for place in self.places if place < len(layers)]
+        are_some = len(held) == len(self.places) and all(type(each) is RewindLayer for each in held)
+        return held if are_some and held[0].used else None
+
+
+def _is_one(value: Any, other: Any) -> bool:
+    """Whether values are the same: tensors, and tuples of some, by being it."""
+    if value is other:
+        return True
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        return all(map(_is_one, value, other))
+    return not isinstance(value, Tensor) and not isinstance(other, Tensor) and bool(value == other)
 
 
 class Running:
-    """The experts of the layer that runs."""
+    """The experts of the layers that run."""
 
     experts: Sequence[PackedExperts]
 
@@ -120,51 +152,50 @@ _library.impl("experts", RUNNING.mix, "CPU")
 _library.impl("experts", lambda inputs, _: torch.empty_like(inputs[0]), "Meta")
 
 
-def traced(layer: nn.Module, call: Call) -> LayerGraph:
-    """Trace a layer.
+def traced(layers: Sequence[nn.Module], calls: Sequence[Call]) -> LayerGraph:
+    """Trace layers, each of which goes on with what the one before gives.
 
     Raises:
-        Untraceable: its numbers decide what it does, or it keeps more than rows of keys and values.
+        Untraceable: numbers decide what one does, or it keeps more than rows of keys and values.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    given = call.given
+    given = calls[0].given
     cache = next(name for name, value in given.items() if isinstance(value, Cache))
-    held = given[cache].layers[call.place]
-    if type(held) is not RewindLayer:
+    places = [call.place for call in calls]
+    held = [given[cache].layers[place] for place in places]
+    if any(type(each) is not RewindLayer for each in held):
         raise Untraceable("it keeps more than rows of keys and values")
     paths = [*_paths(given)]
     of_tensors = {name for name, _ in paths}
     constants = {name: value for name, value in given.items() if name not in {cache, *of_tensors}}
-    products = {id(product): product for product in _products(layer)}
-    laid_out = [each for product in products.values() for each in (product.weight, product.bias)]
-    plain = {name: weight.detach() for name, weight in _weights(layer)}
-    experts = [part for part in layer.modules() if isinstance(part, PackedExperts)]
+    weights = [_Weights(layer) for layer in layers]
+    experts = [part for layer in layers for part in layer.modules() if isinstance(part, PackedExperts)]
     updates: list[int] = []
 
-    def forward(hidden: Tensor, keys: Tensor, values: Tensor, *tensors: Tensor) -> Tensor:
+    def forward(hidden: Tensor, *tensors: Tensor) -> list[Tensor]:
         others = iter(tensors)
-        arguments = {**given, cache: _Rows(keys, values, hidden.shape[1], updates)}
+        arguments = {**given}
         arguments |= {name: () for name in of_tensors if isinstance(given[name], tuple)}
         for (name, place), tensor in zip(paths, others, strict=False):
             arguments[name] = tensor if place is None else (*arguments[name], tensor)
-        weights = {
-            key: (next(others), None if product.bias is None else next(others))
-            for key, product in products.items()
-        }
-        named = dict(zip(plain, others, strict=True))
-        with _tracing(layer, weights, experts):
-            output = torch.func.functional_call(layer, named, (hidden,), arguments)
-        if not isinstance(output, Tensor):
-            raise Untraceable("it gives more than states")
-        return output
+        rows = [_Rows(next(others), next(others), hidden.shape[1], updates) for _ in layers]
+        outputs = []
+        for layer, own, each in zip(layers, weights, rows, strict=True):
+            laid_out, plain = own.of(others)
+            with _tracing(layer, laid_out, experts):
+                hidden = torch.func.functional_call(layer, plain, (hidden,), arguments | {cache: each})
+            if not isinstance(hidden, Tensor):
+                raise Untraceable("it gives more than states")
+            outputs.append(hidden)
+        return outputs
 
     tensors = [_at(given, *path) for path in paths]
-    weights = [weight for weight in laid_out if weight is not None]
+    runtime = [weight for own in weights for weight in own]
     sizes = ShapeEnv()
     mode = FakeTensorMode(shape_env=sizes)
-    fake = [*_without_numbers(mode, call.states, held, tensors, [*weights, *plain.values()])]
+    fake = [*_without_numbers(mode, [calls[0].states, *tensors], held, runtime)]
     symbols = _symbols(fake)
     try:
         with torch.no_grad():
@@ -175,9 +206,9 @@ def traced(layer: nn.Module, call: Call) -> LayerGraph:
         raise Untraceable(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
     if not _hold(sizes.guards, symbols):
         raise Untraceable("it computes otherwise after more tokens")
-    if updates != [call.place]:
+    if updates != places:
         raise Untraceable("it does not write keys and values once")
-    return LayerGraph(module, fake, paths, constants, cache, call.place, [*weights, *plain.values()], experts)
+    return LayerGraph(module, fake, paths, constants, cache, places, runtime, experts)
 
 
 def _at(given: Mapping[str, Any], name: str, place: int | None) -> Any:
@@ -195,24 +226,37 @@ def _paths(given: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
             raise Untraceable(f"it is given a {type(value).__name__} as {name}")
 
 
-def _products(layer: nn.Module) -> Iterator[JoinedProduct]:
-    """Yield them in an order that layers of one kind share; some more than once."""
-    yield from (part.product for part in layer.modules() if isinstance(part, PackedLinear))
+class _Weights:
+    """What a layer's graph reads beside its states: of products, and others by their names."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        parts = (part.product for part in layer.modules() if isinstance(part, PackedLinear))
+        self._products = {id(joined): joined for joined in parts}
+        named = (*layer.named_parameters(), *layer.named_buffers())
+        self._plain = {name: weight.detach() for name, weight in named if not weight.is_mkldnn}
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for joined in self._products.values():
+            yield joined.weight
+            if joined.bias is not None:
+                yield joined.bias
+        yield from self._plain.values()
+
+    def of(self, tensors: Iterator[Tensor]) -> tuple[_OfProducts, dict[str, Tensor]]:
+        """Return tensors that stand for these, in their order."""
+        products = {
+            key: (next(tensors), None if joined.bias is None else next(tensors))
+            for key, joined in self._products.items()
+        }
+        return products, {name: next(tensors) for name in self._plain}
 
 
-def _weights(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield what is no product's or expert's: weights in oneDNN's layout are."""
-    for name, weight in (*layer.named_parameters(), *layer.named_buffers()):
-        if not weight.is_mkldnn:
-            yield name, weight
+_OfProducts = Mapping[int, tuple[Tensor, Tensor | None]]
+"""Weight and bias of each product, by its identity."""
 
 
 def _without_numbers(
-    mode: FakeTensorMode,
-    states: Tensor,
-    held: RewindLayer,
-    tensors: Sequence[Tensor],
-    weights: Sequence[Tensor],
+    mode: FakeTensorMode, inputs: Sequence[Tensor], held: Sequence[RewindLayer], weights: Sequence[Tensor]
 ) -> Iterator[Tensor]:
     """Yield tensors of the same sizes; those that are ``SEVERAL`` or ``SLOTS`` may be any number."""
     from torch._dynamo.source import LocalSource
@@ -236,11 +280,11 @@ def _without_numbers(
         )
         return mode.from_tensor(tensor, symbolic_context=context, source=LocalSource(f"input{count}"))
 
-    yield fake(states)
-    for rows in held.extended(0):
-        yield fake(rows, has_room=True)
-    for tensor in tensors:
+    for tensor in inputs:
         yield fake(tensor)
+    for layer in held:
+        for rows in layer.extended(0):
+            yield fake(rows, has_room=True)
     for weight in weights:
         with mode:
             yield torch.empty(weight.shape, dtype=weight.dtype)
@@ -279,9 +323,7 @@ class _Rows:
 
 
 @contextmanager
-def _tracing(
-    layer: nn.Module, weights: Mapping[int, tuple[Tensor, Tensor | None]], experts: Sequence[PackedExperts]
-) -> Iterator[None]:
+def _tracing(layer: nn.Module, weights: _OfProducts, experts: Sequence[PackedExperts]) -> Iterator[None]:
     """Have products by weights of their own, and experts, be operators of the graph that is traced."""
     outputs: dict[int, tuple[Tensor, Tensor]] = {}
 

@@ -111,8 +111,8 @@ def test_layers_without_a_graph_stay_as_they_were(kind: str, operators: list[Gra
 def test_a_compiled_model_with_other_logits_is_taken_back(
     operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(graph: GraphModule, *others: Any) -> Callable[..., Tensor]:
-        return lambda *inputs: graph(*inputs) * 1.5
+    def wrong(graph: GraphModule, *others: Any) -> Callable[..., list[Tensor]]:
+        return lambda *inputs: [states + 1.5 for states in graph(*inputs)]
 
     monkeypatch.setattr(torch._inductor, "compile", wrong)
     lm = tiny("llama")
@@ -252,7 +252,7 @@ def test_a_run_says_what_is_compiled(tmp_path: Path) -> None:
     assert target["backend"] == found["conditions"][0]["backend"] == "inductor"
     count, of = target["compiled"]["layers"], target["compiled"]["of"]
     assert 0 < count < of
-    said = f"{count} of {of} layers of the target are compiled: it keeps other states than keys and values, or none."
+    said = f"{count} of {of} layers of the target are compiled: it keeps other states than keys and values,"
     assert said in " ".join(result.err.split()) or said in " ".join(result.out.split())
 
 
