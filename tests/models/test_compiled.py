@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicCache
 from benchmarks.architectures import whole_model
 from benchmarks.tiny_types import tiny_config
 from spsbench.base.errors import UsageError
-from spsbench.models import compiled
+from spsbench.models import attention, compiled
 from spsbench.models.causal_lm import require_exact_rollback
 from spsbench.models.compiled import MOST_ROWS, CompiledForward, compile_layers
 from spsbench.models.compiler import Compiled, require_compiler
@@ -30,7 +30,7 @@ from spsbench.models.packed import pack_layers
 from spsbench.models.torch_lm import TorchLM
 
 PROMPT = torch.arange(3, 12)
-WHOLE = ("llama", "afmoe", "qwen3", "gemma3_text", "qwen3_moe", "mistral")
+WHOLE = ("llama", "afmoe", "qwen3", "gemma3_text", "qwen3_moe", "mistral", "gpt_oss", "deepseek_v3")
 HYBRID = "qwen3_5_text"
 
 
@@ -89,10 +89,122 @@ def test_a_graph_computes_what_the_layer_does(
 
 def test_layers_with_one_graph_are_compiled_once(operators: list[GraphModule]) -> None:
     lm = tiny("llama")
-    assert lm.layers > 1
     compile_layers(lm)
     assert len(operators) == 2, "for one row and for several"
     assert lm.compiled == Compiled(lm.layers, lm.layers)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "length"),
+    [("a" * 30, 6), ("a" * 28, 4), ("a" * 7, 3), ("aaab" * 6, 4), ("abcdefg", 6)],
+)
+def test_few_programs_are_compiled_and_called(kinds: str, length: int) -> None:
+    assert compiled._length(kinds) == length
+
+
+def test_a_hook_hears_what_each_layer_gives(operators: list[GraphModule]) -> None:
+    states = (0, 1, 2)
+    lm = tiny("llama").with_features("--drafter", states)
+
+    @torch.inference_mode()
+    def heard() -> Tensor:
+        lm.begin(PROMPT.tolist())
+        lm.score(PROMPT[:5], 5), lm.score(PROMPT[-1:], 1)
+        rows = lm.features(0, lm.length, states).clone()
+        lm.rollback(0)
+        return rows
+
+    before = heard()
+    compile_layers(lm)
+    assert len(compiled_layers(lm)) == 2
+    assert torch.equal(heard(), before)
+
+
+@pytest.mark.parametrize("what", ["states", "positions"])
+def test_a_layer_that_is_given_something_else_takes_its_rows_back(
+    what: str, operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(layer: Any, args: tuple[Tensor], given: dict[str, Any]) -> Any:
+        if what == "states":
+            return (args[0] * -1,), given
+        return args, given | {"position_embeddings": given["position_embeddings"][::-1]}
+
+    lm = tiny("llama")
+    first, last = lm.model.model.layers
+    compile_layers(lm)
+    runs = heard_runs(monkeypatch)
+    last.register_forward_pre_hook(changed, with_kwargs=True)
+    after = logits(lm)
+    assert any(len(run.outputs) == 2 for run in runs)
+    for layer in (first, last):
+        del vars(layer)["forward"]
+    assert torch.equal(after, logits(lm))
+
+
+def heard_runs(monkeypatch: pytest.MonkeyPatch) -> list[compiled.Run]:
+    """Return where what programs compute will be kept."""
+    runs: list[compiled.Run] = []
+    usual = compiled.Program.run
+
+    def run(program: compiled.Program, states: Tensor, given: Any) -> compiled.Run | None:
+        result = usual(program, states, given)
+        if result is not None:
+            runs.append(result)
+        return result
+
+    monkeypatch.setattr(compiled.Program, "run", run)
+    return runs
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text", "gpt_oss"])
+def test_tokens_behind_a_window_are_compiled_too(
+    kind: str, operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(kind)
+    config.sliding_window = 40  # beyond what is traced
+    torch.manual_seed(0)
+    lm = TorchLM(whole_model(config).to(torch.bfloat16).eval())
+    pack_layers(lm.model)
+    runs: list[compiled.Run] = []
+
+    @torch.inference_mode()
+    def behind() -> Tensor:
+        lm.begin([3, 4] * 25)
+        runs.clear()
+        rows = [lm.score(torch.tensor([5]), 1).clone() for _ in range(3)]
+        lm.rollback(0)
+        return torch.cat(rows)
+
+    before = behind()
+    compile_layers(lm)
+    assert lm.compiled == Compiled(lm.layers, lm.layers)
+    runs = heard_runs(monkeypatch)
+    assert torch.equal(behind(), before)
+    assert sum(len(run.outputs) for run in runs) == 3 * lm.layers
+
+
+def test_a_layer_that_counts_tokens_has_no_graph(
+    operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counting(query: Tensor, key: Tensor, *others: Any) -> Tensor:
+        return usual(query, key, *others) * (0 if key.shape[2] > 1000 else 1)
+
+    usual = attention._grouped
+    monkeypatch.setattr(attention, "_grouped", counting)
+    lm = tiny("llama")
+    compile_layers(lm)
+    assert lm.compiled == Compiled(0, lm.layers, "it computes otherwise after more tokens")
+
+
+def test_layers_with_other_constants_are_other_programs(operators: list[GraphModule]) -> None:
+    lm = tiny("llama")
+    for place, layer in enumerate(lm.model.model.layers):
+        usual = layer.mlp.forward
+        layer.mlp.forward = lambda states, usual=usual, place=place: usual(states) * torch.tensor(1.0 + place)
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled == Compiled(lm.layers, lm.layers)
+    assert torch.equal(logits(lm), before)
 
 
 @pytest.mark.parametrize("kind", ["bloom", "gpt_neo", "mamba"])
@@ -258,11 +370,14 @@ def test_a_run_says_what_is_compiled(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_inductor_computes_what_operators_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "qwen3_moe", "gpt_oss", "deepseek_v3", HYBRID])
+def test_inductor_computes_what_operators_do(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    lm = tiny("llama")
+    lm = tiny(kind)
     before = logits(lm)
     compile_layers(lm)
     assert lm.compiled is not None
-    assert lm.compiled.layers == lm.layers
+    assert lm.compiled.layers == (1 if kind == HYBRID else lm.layers)
     torch.testing.assert_close(logits(lm), before, rtol=0, atol=float(before.abs().max()) / 32)
