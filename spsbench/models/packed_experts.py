@@ -23,8 +23,14 @@ class PackedExperts(nn.Module):
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """[n, hidden] of [n, hidden], by experts [n, k] and their weights [n, k]."""
         rows, per_token = top_k_index.shape
-        experts, order = torch.sort(top_k_index.reshape(-1))
-        taken, counts = (each.tolist() for each in torch.unique_consecutive(experts, return_counts=True))
+        if rows == 1:  # each expert that it takes has one token
+            experts, order = top_k_index.reshape(-1), None
+            taken, counts = experts.tolist(), [1] * per_token
+            tokens = hidden_states.expand(per_token, -1)
+        else:
+            experts, order = torch.sort(top_k_index.reshape(-1))
+            taken, counts = (each.tolist() for each in torch.unique_consecutive(experts, return_counts=True))
+            tokens = hidden_states[order // per_token]
         own: Any = self
 
         def products(name: str, states: Tensor) -> Tensor:
@@ -34,12 +40,15 @@ class PackedExperts(nn.Module):
             return states + getattr(own, f"{name}_bias")[experts] if own.has_bias else states
 
         gate_or_act: Callable[[Tensor], Tensor] = own._apply_gate if own.has_gate else own.act_fn
-        states = products(_names(own)[0], hidden_states[order // per_token])
+        states = products(_names(own)[0], tokens)
         states = products(_names(own)[1], gate_or_act(states))
         if own.has_post_expert_norm:
             states = own.post_expert_norm(states)
-        states = states * top_k_weights.reshape(-1)[order].unsqueeze(-1)
-        states = states[order.argsort()].view(rows, per_token, -1)
+        weights = top_k_weights.reshape(-1)
+        states = states * (weights if order is None else weights[order]).unsqueeze(-1)
+        if order is not None:
+            states = states[order.argsort()]
+        states = states.view(rows, per_token, -1)
         return states.sum(dim=1).to(hidden_states.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
