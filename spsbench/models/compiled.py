@@ -1,9 +1,10 @@
 """Decoder layers that torch's Inductor compiles once, for forwards of a few tokens on a CPU.
 
 transformers computes a norm by eight operators and positions by fourteen, each called from Python; for one
-token they take a third of the time of all products. Between the operators that a layer's graph leaves as they
-are a few kernels remain, and layers with one graph share them. They round where operators round; the sums of
-a norm are in another order. Prompts, batches and the caches of others go through the layer as it was.
+token they take a third of the time of all products. What runs between two products is cold, since the weights
+of each went through the caches: layers are compiled several at a time, and stretches with one graph share a
+program. Kernels round where operators round; the sums of a norm are in another order. Prompts, batches and
+the caches of others go through the layer as it was.
 """
 
 from __future__ import annotations
@@ -75,34 +76,33 @@ class Stretch:
 
     def __init__(self, one: Sequence[Program], several: Sequence[Program]) -> None:
         self._one, self._several = one, several
-        self._run: Run | None = None
+        self._computed: StretchOutputs | None = None
 
     def states(self, place: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         """[1, n, hidden] that a layer gives; None for another call than was traced."""
-        if place:
-            run = self._run
-        else:
-            run = self._run = self._started(hidden, given)
-        if run is None:
+        if place == 0:
+            self._computed = self._started(hidden, given)
+        computed = self._computed
+        if computed is None:
             return None
-        if not run.goes_on(place, hidden, given):
-            run.take_back(place)
-            self._run = None
+        if not computed.goes_on(place, hidden, given):
+            computed.take_back(place)
+            self._computed = None
             return None
-        if place == len(run.outputs) - 1:
-            self._run = None
-        return run.outputs[place]
+        if place == len(computed.outputs) - 1:
+            self._computed = None
+        return computed.outputs[place]
 
-    def _started(self, hidden: Tensor, given: Mapping[str, Any]) -> Run | None:
+    def _started(self, hidden: Tensor, given: Mapping[str, Any]) -> StretchOutputs | None:
         batch, rows = hidden.shape[:2]
         if batch > 1 or rows > MOST_ROWS or torch.is_grad_enabled():
             return None
-        runs = (program.run(hidden, given) for program in (self._one if rows == 1 else self._several))
-        return next((run for run in runs if run is not None), None)
+        outputs = (program.run(hidden, given) for program in (self._one if rows == 1 else self._several))
+        return next((each for each in outputs if each is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StretchOutputs:
     """What a program computed, until the last of its layers was called.
 
     Attributes:
@@ -111,6 +111,7 @@ class Run:
     """
 
     graph: LayerGraph
+    cache: object
     states: Tensor
     tensors: Sequence[Tensor]
     held: Sequence[RewindLayer]
@@ -121,8 +122,9 @@ class Run:
         if place == 0:
             return True
         tensors = self.graph.tensors(given)
-        is_next = tensors is not None and hidden is self.outputs[place - 1]
-        return is_next and all(map(operator.is_, tensors or (), self.tensors))
+        if tensors is None or given[self.graph.cache] is not self.cache:
+            return False
+        return hidden is self.outputs[place - 1] and all(map(operator.is_, tensors, self.tensors))
 
     def take_back(self, place: int) -> None:
         """Forget the keys and values of a layer and those after it."""
@@ -139,7 +141,7 @@ class Program:
     def of(self, layers: Sequence[LayerGraph]) -> Program:
         return Program(self._graph.of(layers), self._compiled)
 
-    def run(self, states: Tensor, given: Mapping[str, Any]) -> Run | None:
+    def run(self, states: Tensor, given: Mapping[str, Any]) -> StretchOutputs | None:
         """Run the layers; None for another call than was traced."""
         graph = self._graph
         tensors = graph.tensors(given)
@@ -152,7 +154,7 @@ class Program:
             outputs = self._compiled(states, *tensors, *rows, *graph.weights)
         finally:  # a model is not kept by the last of its layers that ran
             del RUNNING.experts
-        return Run(graph, states, tensors, held, outputs)
+        return StretchOutputs(graph, given[graph.cache], states, tensors, held, outputs)
 
 
 @torch.inference_mode()

@@ -95,8 +95,7 @@ def test_layers_with_one_graph_are_compiled_once(operators: list[GraphModule]) -
 
 
 @pytest.mark.parametrize(
-    ("kinds", "length"),
-    [("a" * 30, 6), ("a" * 28, 4), ("a" * 7, 3), ("aaab" * 6, 4), ("abcdefg", 6)],
+    ("kinds", "length"), [("a" * 30, 6), ("a" * 28, 4), ("a" * 7, 3), ("aaab" * 6, 4), ("abcdefg", 6)]
 )
 def test_few_programs_are_compiled_and_called(kinds: str, length: int) -> None:
     assert compiled._length(kinds) == length
@@ -141,12 +140,12 @@ def test_a_layer_that_is_given_something_else_takes_its_rows_back(
     assert torch.equal(after, logits(lm))
 
 
-def heard_runs(monkeypatch: pytest.MonkeyPatch) -> list[compiled.Run]:
+def heard_runs(monkeypatch: pytest.MonkeyPatch) -> list[compiled.StretchOutputs]:
     """Return where what programs compute will be kept."""
-    runs: list[compiled.Run] = []
+    runs: list[compiled.StretchOutputs] = []
     usual = compiled.Program.run
 
-    def run(program: compiled.Program, states: Tensor, given: Any) -> compiled.Run | None:
+    def run(program: compiled.Program, states: Tensor, given: Any) -> compiled.StretchOutputs | None:
         result = usual(program, states, given)
         if result is not None:
             runs.append(result)
@@ -165,7 +164,7 @@ def test_tokens_behind_a_window_are_compiled_too(
     torch.manual_seed(0)
     lm = TorchLM(whole_model(config).to(torch.bfloat16).eval())
     pack_layers(lm.model)
-    runs: list[compiled.Run] = []
+    runs: list[compiled.StretchOutputs] = []
 
     @torch.inference_mode()
     def behind() -> Tensor:
