@@ -3,8 +3,8 @@
 transformers computes a norm by eight operators and positions by fourteen, each called from Python; for one
 token they take a third of the time of all products. What runs between two products is cold, since the weights
 of each went through the caches: layers are compiled several at a time, and stretches with one graph share a
-program. Kernels round where operators round; the sums of a norm are in another order. Prompts, batches and
-the caches of others go through the layer as it was.
+program. Kernels round where operators round; the sums of a norm are in another order. Prompts, batches,
+trees of drafts and the caches of others go through the layer as it was.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class LayerGraph:
         if not all(_is_one(given.get(name), value) for name, value in self.constants.items()):
             return None
         found = [_at(given, *path) for path in self.paths]
-        return found if all(isinstance(each, Tensor) for each in found) else None
+        return found if all(map(_is_like, found, self.inputs[1:])) else None
 
     def held(self, given: Mapping[str, Any]) -> list[RewindLayer] | None:
         """Return the layers' keys and values; None of another cache, or before there are some."""
@@ -133,6 +133,14 @@ def _is_one(value: Any, other: Any) -> bool:
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
         return all(map(_is_one, value, other))
     return not isinstance(value, Tensor) and not isinstance(other, Tensor) and bool(value == other)
+
+
+def _is_like(value: Any, traced: Tensor) -> bool:
+    """Whether a program, which asks nothing, may read a value in place of what was traced."""
+    if not isinstance(value, Tensor) or value.dtype != traced.dtype or value.dim() != traced.dim():
+        return False
+    sizes = zip(value.shape, traced.shape, strict=True)
+    return all(size == other for size, other in sizes if isinstance(other, int))
 
 
 class Running:

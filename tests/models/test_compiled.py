@@ -131,7 +131,7 @@ def test_a_layer_that_is_given_something_else_takes_its_rows_back(
     lm = tiny("llama")
     first, last = lm.model.model.layers
     compile_layers(lm)
-    runs = heard_runs(monkeypatch)
+    runs = heard_outputs(monkeypatch)
     last.register_forward_pre_hook(changed, with_kwargs=True)
     after = logits(lm)
     assert any(len(run.outputs) == 2 for run in runs)
@@ -140,7 +140,7 @@ def test_a_layer_that_is_given_something_else_takes_its_rows_back(
     assert torch.equal(after, logits(lm))
 
 
-def heard_runs(monkeypatch: pytest.MonkeyPatch) -> list[compiled.StretchOutputs]:
+def heard_outputs(monkeypatch: pytest.MonkeyPatch) -> list[compiled.StretchOutputs]:
     """Return where what programs compute will be kept."""
     runs: list[compiled.StretchOutputs] = []
     usual = compiled.Program.run
@@ -177,7 +177,7 @@ def test_tokens_behind_a_window_are_compiled_too(
     before = behind()
     compile_layers(lm)
     assert lm.compiled == Compiled(lm.layers, lm.layers)
-    runs = heard_runs(monkeypatch)
+    runs = heard_outputs(monkeypatch)
     assert torch.equal(behind(), before)
     assert sum(len(run.outputs) for run in runs) == 3 * lm.layers
 
@@ -258,6 +258,30 @@ def test_what_was_not_traced_goes_through_the_layer(
     assert run
     assert cache.get_seq_length() == 4, "another cache has its rows"
     assert not vars(RUNNING), "and is kept by nothing else"
+
+
+def test_a_mask_of_another_kind_goes_through_the_layers(
+    operators: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = tiny("llama")
+
+    @torch.inference_mode()
+    def tree() -> Tensor:
+        lm.begin(PROMPT.tolist())
+        ids, start = torch.arange(5, 9), lm.length
+        seen = torch.ones(4, start + 4, dtype=torch.bool).tril(start)
+        mask = torch.where(seen, 0.0, -torch.inf).to(lm.dtype)[None, None]
+        rows = lm.score_tree(ids, torch.arange(start, start + 4), mask)
+        lm.rollback(0)
+        return rows
+
+    before = tree()
+    compile_layers(lm)
+    outputs = heard_outputs(monkeypatch)
+    assert torch.equal(tree(), before)
+    assert not outputs, "what was compiled reads a mask of truth values"
+    logits(lm)
+    assert outputs
 
 
 def test_a_copy_is_plain(operators: list[GraphModule]) -> None:
