@@ -297,19 +297,24 @@ def _program(layers: Sequence[nn.Module], calls: Sequence[Call]) -> Program:
 
 
 def lower_products() -> None:
-    """Have products by laid-out weights be calls of oneDNN in a program, in place of calls of Python."""
-    from torch._inductor.ir import TensorBox
-    from torch._inductor.lowering import lowerings, register_lowering
-    from torch._inductor.mkldnn_ir import LinearUnary
+    """Have products by laid-out weights be calls of oneDNN in a program, in place of calls of Python.
 
-    operator = torch.ops.spsbench.product.default
-    if operator not in lowerings:
+    Of a torch whose Inductor has them elsewhere they stay calls of Python.
+    """
+    try:
+        from torch._inductor.ir import TensorBox
+        from torch._inductor.lowering import lowerings, register_lowering
+        from torch._inductor.mkldnn_ir import LinearUnary
+    except ImportError:
+        return
 
-        def lowered(states: Any, weight: Any, bias: Any) -> Any:
-            product = LinearUnary.create(states, weight, bias, "none", [], "")  # type: ignore[no-untyped-call]
-            return TensorBox.create(product)
+    def lowered(states: Any, weight: Any, bias: Any) -> Any:
+        product = LinearUnary.create(states, weight, bias, "none", [], "")  # type: ignore[no-untyped-call]
+        return TensorBox.create(product)
 
-        register_lowering(operator, type_promotion_kind=None)(lowered)
+    ours = torch.ops.spsbench.product.default
+    if ours not in lowerings:
+        register_lowering(ours, type_promotion_kind=None)(lowered)
 
 
 def _logits(lm: TorchLM) -> Tensor:

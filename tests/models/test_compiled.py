@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -404,3 +405,19 @@ def test_inductor_computes_what_operators_do(
     assert lm.compiled is not None
     assert lm.compiled.layers == (1 if kind == HYBRID else lm.layers)
     torch.testing.assert_close(logits(lm), before, rtol=0, atol=float(before.abs().max()) / 32)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_products_of_an_unknown_inductor_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.lowering import lowerings
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.delitem(lowerings, torch.ops.spsbench.product.default, raising=False)
+    monkeypatch.setitem(sys.modules, "torch._inductor.mkldnn_ir", None)
+    lm = tiny("llama")
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled == Compiled(lm.layers, lm.layers)
+    torch.testing.assert_close(logits(lm), before, rtol=0, atol=float(before.abs().max()) / 32)
+    lowerings.pop(torch.ops.spsbench.product.default, None)
