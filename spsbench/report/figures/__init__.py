@@ -99,19 +99,21 @@ def by_arm(measured: Measured) -> Drawing:
         raise FigureSkipped("no arm has a speedup")
     several = len({row["sampling"] for row, _ in rows}) > 1
     names = [full_name(row) if several else label(row) for row, _ in rows]
+    names = [textwrap.fill(printable(name), 26) for name in names]
     ratios, intervals = _ratios([found for _, found in rows])
-    figure, (axes,) = style.sheet(measured, [1.0], 1.0 + 0.36 * len(rows))
+    lines = max(name.count("\n") + 1 for name in names)
+    figure, (axes,) = style.sheet(measured, [1.0], 1.0 + max(0.36, 0.22 * lines) * len(rows))
     places = range(len(rows))
     colors = [style.SERIES[0] if low > 1 else style.TONES[2] for low in intervals[0]]
     bars = axes.barh(places, ratios, height=0.62, color=colors)
     unknown = [bar for bar, (_, found) in zip(bars, rows, strict=True) if found["low"] is None]
     for bar in unknown:
         bar.set(facecolor=style.PAPER, edgecolor=style.FAINT, hatch=style.NO_INTERVAL)
-    axes.set_yticks(places, [textwrap.fill(printable(name), 26) for name in names])
+    axes.set_yticks(places, names)
     if any(found["low"] is not None for _, found in rows):
         axes.errorbar(ratios, places, xerr=np.abs(intervals - ratios), fmt="none", color=style.INK)
     for at, high, (_, found) in zip(places, intervals[1], rows, strict=True):
-        axes.annotate(speedup(found), (high, at), (5, 0), textcoords="offset points", va="center")
+        axes.annotate(speedup(found), (max(1.0, high), at), (5, 0), textcoords="offset points", va="center")
     axes.axvline(1.0, color=style.FAINT, linewidth=0.9)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -187,6 +188,19 @@ def test_a_bar_without_an_interval_is_hatched() -> None:
     drawing = figures.by_arm(doubted(measured()))
     assert all(bar.get_hatch() == style.NO_INTERVAL for bar in drawing.figure.axes[0].patches)
     assert "Hatched: no interval" in drawing.caption
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_long_names_of_arms_have_room(is_narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "SpS (K=3, own-rule) @vllm:python=vllm:head=/models/a-head-of-its-own:mended=true"
+    for name in ("label", "full_name"):
+        monkeypatch.setattr(figures, name, lambda row: long)
+    with style.stacked() if is_narrow else nullcontext():
+        drawing = figures.by_arm(doubted(measured()))
+    printed(drawing)
+    (axes,) = drawing.figure.axes
+    boxes = [text.get_window_extent() for text in axes.get_yticklabels()]
+    assert all(not box.overlaps(other) for box, other in itertools.pairwise(boxes))
 
 
 @pytest.mark.parametrize("is_narrow", [False, True])
