@@ -10,9 +10,8 @@ trees of drafts and the caches of others go through the layer as it was.
 from __future__ import annotations
 
 import itertools
-import operator
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from spsbench.models.layer_graph import (
     Call,
     LayerGraph,
     Untraceable,
+    are_alike,
     traced,
 )
 from spsbench.models.rewind import RewindLayer
@@ -85,7 +85,7 @@ class Stretch:
         computed = self._computed
         if computed is None:
             return None
-        if not computed.goes_on(place, hidden, given):
+        if place and not computed.goes_on(place, hidden, given):
             computed.take_back(place)
             self._computed = None
             return None
@@ -107,29 +107,22 @@ class StretchOutputs:
 
     Attributes:
         outputs: [1, n, hidden] of each layer.
-        tensors: that the first layer was given.
+        given: what the first layer was given beside its states.
+        held: the layers' keys and values.
     """
 
-    graph: LayerGraph
-    cache: object
-    states: Tensor
-    tensors: Sequence[Tensor]
-    held: Sequence[RewindLayer]
     outputs: Sequence[Tensor]
+    given: Mapping[str, Any]
+    held: Sequence[RewindLayer]
 
     def goes_on(self, place: int, hidden: Tensor, given: Mapping[str, Any]) -> bool:
-        """Whether a layer is called with what was computed for it."""
-        if place == 0:
-            return True
-        tensors = self.graph.tensors(given)
-        if tensors is None or given[self.graph.cache] is not self.cache:
-            return False
-        return hidden is self.outputs[place - 1] and all(map(operator.is_, tensors, self.tensors))
+        """Whether a layer after the first is called with what was computed for it."""
+        return hidden is self.outputs[place - 1] and are_alike(given, self.given)
 
     def take_back(self, place: int) -> None:
         """Forget the keys and values of a layer and those after it."""
         for layer in self.held[place:]:
-            layer.rollback(layer.used - self.states.shape[1])
+            layer.rollback(layer.used - self.outputs[place].shape[1])
 
 
 class Program:
@@ -144,17 +137,16 @@ class Program:
     def run(self, states: Tensor, given: Mapping[str, Any]) -> StretchOutputs | None:
         """Run the layers; None for another call than was traced."""
         graph = self._graph
-        tensors = graph.tensors(given)
-        held = None if tensors is None else graph.held(given)
+        tensors, held = graph.tensors(given), graph.held(given)
         if tensors is None or held is None:
             return None
         rows = itertools.chain.from_iterable(layer.extended(states.shape[1]) for layer in held)
         RUNNING.experts = graph.experts
         try:
-            outputs = self._compiled(states, *tensors, *rows, *graph.weights)
+            outputs = self._compiled(states.contiguous(), *tensors, *rows, *graph.weights)
         finally:  # a model is not kept by the last of its layers that ran
             del RUNNING.experts
-        return StretchOutputs(graph, given[graph.cache], states, tensors, held, outputs)
+        return StretchOutputs(outputs, given, held)
 
 
 @torch.inference_mode()
@@ -198,7 +190,8 @@ def _compiled(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module,
         if key not in shared:
             singles, blocks = ([calls[layer] for layer in members] for calls in (one, several))
             of_one = [singles]
-            if has_windows and isinstance(blocks[0].given.get(MASK), Tensor):
+            is_masked = [isinstance(each[0].given.get(MASK), Tensor) for each in (singles, blocks)]
+            if has_windows and is_masked == [False, True]:
                 masked = (call.masked_as(block) for call, block in zip(singles, blocks, strict=True))
                 of_one.append([*masked])
             try:
@@ -217,24 +210,16 @@ def _stretches(
     layers: Sequence[nn.Module], graphs: Mapping[nn.Module, LayerGraph], *calls: Mapping[nn.Module, Call]
 ) -> Iterator[Sequence[nn.Module]]:
     """Yield the layers of each program, in which each goes on with what the one before gives."""
-    for run in _runs(layers, graphs, *calls):
-        yield from _parts(run, _length([graphs[layer].key for layer in run]))
-
-
-def _runs(
-    layers: Sequence[nn.Module], traceable: Container[nn.Module], *calls: Mapping[nn.Module, Call]
-) -> list[list[nn.Module]]:
-    """Return traceable layers in lists, in which each goes on with what the one before gives."""
     runs: list[list[nn.Module]] = []
-    for before, layer in itertools.pairwise((None, *layers)):
-        if layer is None or layer not in traceable:
+    for layer in layers:
+        if layer not in graphs:
             continue
-        is_next = before in traceable and all(each[layer].goes_on(each[before]) for each in calls if before)
-        if before is not None and is_next:
+        if runs and all(each[layer].goes_on(each[runs[-1][-1]]) for each in calls):
             runs[-1].append(layer)
         else:
             runs.append([layer])
-    return runs
+    for run in runs:
+        yield from _parts(run, _length([graphs[layer].key for layer in run]))
 
 
 def _length(kinds: Sequence[str]) -> int:

@@ -67,8 +67,7 @@ class Call:
 
     def goes_on(self, before: Call) -> bool:
         """Whether the layer is given what the one before gave, and else what that was given."""
-        is_next = self.states is before.output and self.given.keys() == before.given.keys()
-        return is_next and all(_is_one(value, before.given[name]) for name, value in self.given.items())
+        return self.states is before.output and are_alike(self.given, before.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,9 @@ class LayerGraph:
         if not all(_is_one(given.get(name), value) for name, value in self.constants.items()):
             return None
         found = [_at(given, *path) for path in self.paths]
-        return found if all(map(_is_like, found, self.inputs[1:])) else None
+        if not all(map(_is_like, found, self.inputs[1:])):
+            return None
+        return [each.contiguous() for each in found]  # as a program reads them, whatever they are views of
 
     def held(self, given: Mapping[str, Any]) -> list[RewindLayer] | None:
         """Return the layers' keys and values; None of another cache, or before there are some."""
@@ -124,6 +125,11 @@ class LayerGraph:
         held = [layers[place] for place in self.places if place < len(layers)]
         are_some = len(held) == len(self.places) and all(type(each) is RewindLayer for each in held)
         return held if are_some and held[0].used else None
+
+
+def are_alike(given: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two calls of layers have the same arguments."""
+    return given.keys() == others.keys() and all(map(_is_one, given.values(), map(others.get, given)))
 
 
 def _is_one(value: Any, other: Any) -> bool:
@@ -199,11 +205,11 @@ def traced(layers: Sequence[nn.Module], calls: Sequence[Call]) -> LayerGraph:
             outputs.append(hidden)
         return outputs
 
-    tensors = [_at(given, *path) for path in paths]
+    tensors = [calls[0].states, *(_at(given, *path) for path in paths)]
     runtime = [weight for own in weights for weight in own]
     sizes = ShapeEnv()
     mode = FakeTensorMode(shape_env=sizes)
-    fake = [*_without_numbers(mode, [calls[0].states, *tensors], held, runtime)]
+    fake = [*_without_numbers(mode, [each.contiguous() for each in tensors], held, runtime)]
     symbols = _symbols(fake)
     try:
         with torch.no_grad():
@@ -295,13 +301,17 @@ def _without_numbers(
             yield fake(rows, has_room=True)
     for weight in weights:
         with mode:
-            yield torch.empty(weight.shape, dtype=weight.dtype)
+            if weight.is_mkldnn:  # has no strides
+                yield torch.empty(weight.shape, dtype=weight.dtype)
+            else:
+                yield torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype)
 
 
 def _symbols(tensors: Iterable[Tensor]) -> dict[Any, int]:
-    """Return the free sizes and strides of tensors, and what they are here."""
+    """Return the free sizes and strides of tensors, not what follows from them, and what they are here."""
     sizes = (size for tensor in tensors for size in (*tensor.shape, *tensor.stride()))
-    return {size.node.expr: size.node.hint for size in sizes if isinstance(size, torch.SymInt)}
+    nodes = (size.node for size in sizes if isinstance(size, torch.SymInt))
+    return {node.expr: node.hint for node in nodes if node.expr.is_Symbol}
 
 
 def _hold(guards: Iterable[Any], symbols: Mapping[Any, int]) -> bool:

@@ -285,6 +285,40 @@ def test_a_mask_of_another_kind_goes_through_the_layers(
     assert outputs
 
 
+def test_a_program_is_given_what_it_was_traced_with_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny("llama", torch.float32)
+    body = lm.model.model
+    weight = body.layers[0].mlp.down_proj.weight
+    body.layers[0].mlp.down_proj.weight = torch.nn.Parameter(weight.detach().T.contiguous().T)
+    usual = body.rotary_emb.forward
+    runs: list[int] = []
+
+    def views(*given: Any, **named: Any) -> Any:
+        wide = (torch.cat([each, each], -1) for each in usual(*given, **named))
+        return tuple(each[..., : each.shape[-1] // 2] for each in wide)
+
+    def strict(graph: GraphModule, inputs: list[Tensor], options: Any) -> Callable[..., Any]:
+        def run(*given: Tensor) -> Any:
+            runs.append(len(given))
+            for tensor, traced in zip(given, inputs, strict=True):
+                sizes = zip(tensor.stride(), traced.stride(), tensor.shape, strict=True)
+                assert all(
+                    one == other or size == 1 or not isinstance(other, int) for one, other, size in sizes
+                )
+            return graph(*given)
+
+        return run
+
+    monkeypatch.setattr(torch._inductor, "compile", strict)
+    monkeypatch.setitem(vars(body.rotary_emb), "forward", views)
+    before = logits(lm)
+    compile_layers(lm)
+    assert lm.compiled == Compiled(lm.layers, lm.layers)
+    runs.clear()
+    assert torch.equal(logits(lm), before)
+    assert runs
+
+
 def test_a_copy_is_plain(operators: list[GraphModule]) -> None:
     lm = tiny("llama")
     before = logits(lm)
