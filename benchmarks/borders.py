@@ -131,6 +131,53 @@ def file_arrows(package: Path) -> set[tuple[str, str]]:
     return {(by, of) for by, of in arrows if by != of}
 
 
+FEWEST_WORDS = 5
+"""Of a string that counts as a sentence."""
+
+MESSAGES = "messages"
+"""The file of a room, or of a part, that has its sentences."""
+
+_NO_MESSAGES = {"Error", "why", "remedy", "Field", "option"}
+"""Whose strings are none: they say what an error is about and its remedy, or are an option's help."""
+
+
+def _taker(node: ast.AST) -> str | None:
+    """What takes the strings in a node: an error, the function that is called, a variable or a keyword."""
+    match node:
+        case ast.Raise():
+            return "Error"
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return "Error" if name.endswith("Error") else name
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.keyword(arg=str(name)):
+            return name
+    return None
+
+
+def sentences(package: Path) -> Counter[str]:
+    """How many sentences each module has outside the rooms' files of messages, docstrings left out."""
+    found: Counter[str] = Counter()
+
+    def count(module: str, node: ast.AST) -> None:
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring or _taker(node) in _NO_MESSAGES:
+            return
+        text = None
+        if isinstance(node, ast.JoinedStr):
+            text = " ".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        if text is not None and len(re.findall(r"[A-Za-z][A-Za-z'-]*", text)) >= FEWEST_WORDS:
+            found[module] += text.count(" ") >= FEWEST_WORDS - 1
+        if text is None:
+            for child in ast.iter_child_nodes(node):
+                count(module, child)
+
+    for module, tree in trees(package).items():
+        if MESSAGES not in module.split("."):
+            count(module, tree)
+    return found
+
+
 def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
     """Everything that is recorded."""
     found = set(imports(package))
@@ -155,6 +202,7 @@ def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
         "names over borders": len(crossing_names),
         "options by string": sum(len(re.findall(r"\bparams\[", source)) for source in sources),
         "classes defined twice": sum(count > 1 for count in classes.values()),
+        "sentences outside files of messages": sentences(package).total(),
     }
     for name in PARTS:
         used = {each.of for each in found if part(each.by) == name and part(each.of) == CORE}

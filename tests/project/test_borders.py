@@ -50,6 +50,16 @@ def test_what_is_counted(tmp_path: Path) -> None:
             "from spsbench.base import Answer\nfrom spsbench.cli import run\nstudy = 1\n"
         ),
         "store/__init__.py": "class Answer: ...\n",
+        "store/notes.py": (
+            '"""A docstring of more words than five."""\n'
+            "few = 'only four words here'\n"
+            "def f(n):\n"
+            "    if n < 0:\n"
+            "        why = f'n is {n}, which is below none'\n"
+            "        raise ValueError(f'{why}: what an error says is none')\n"
+            "    return f'all of the {n} words are here', say(remedy='have this or that for it')\n"
+        ),
+        "store/messages.py": "SAID = 'this is where a sentence belongs'\n",
     }
     for name, source in files.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +72,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert found["arrows between rooms"] == 3
     assert found["options by string"] == 1
     assert found["classes defined twice"] == 1
+    assert found["sentences outside files of messages"] == 1
     assert found["files of the core that whatif takes from"] == 2
     assert {name: by for name, by in needs(package).items() if by} == {"whatif": {"core"}}
     assert {(each.by, each.of, each.name) for each in imports(package)} == {
