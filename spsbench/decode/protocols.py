@@ -169,8 +169,8 @@ class Verified(NamedTuple):
 class Verifier(Protocol):
     """Judges drafts by the target, which has read all tokens but the pending one.
 
-    ``algorithms.TargetVerifier`` is the definition of the law. CUDA graphs have a loop of their own, which is
-    held against it token for token (``engines.cuda_graph``).
+    ``algorithms.TargetVerifier`` is the definition of the law; ``engines.cuda_graph.StagedSequence``, which
+    launches graphs, is compared with it token for token.
     """
 
     def score(self, tokens: Sequence[int], draft: Draft | None) -> None:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spsbench.base.errors import first_line
 from spsbench.base.records import Request, SamplingParams
-from spsbench.decode.algorithms import DecodedLoop, Loops
+from spsbench.decode.algorithms import DecodedLoop, Loops, ars, sps
 from spsbench.decode.batch import BatchRow, DecodingBatch
 from spsbench.decode.clock import Clock, Stopwatch
-from spsbench.decode.rejection import Draft, Verdict, accept_drafts
+from spsbench.decode.protocols import Tokens, Verified
+from spsbench.decode.rejection import Decision, Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
 from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
 from spsbench.decode.stopping import TextDecoder
@@ -84,6 +86,13 @@ class RowMemory:
         return self._held[: places * rows.numel()].view(len(rows), places, *rows.shape[1:])
 
 
+class OpenLoop(NamedTuple):
+    """Where a loop's stages leave a row's draft, None for ArS, and the target's rows."""
+
+    draft: Draft | None
+    target_rows: TensorRows
+
+
 class StagedBatch(DecodingBatch):
     """B sequences by Algorithm 2 in three stages, draft, verify and accept, or by Algorithm 1 in one.
 
@@ -96,6 +105,7 @@ class StagedBatch(DecodingBatch):
         memory: of the ring; its own unless given.
 
     Attributes:
+        k: lookahead; 0 for ArS.
         tokens: [B, slots] the sequences.
         lengths: [B] how long they are; 1 where there is none.
         u: [B, 2K+1] the loop's uniform numbers.
@@ -117,9 +127,8 @@ class StagedBatch(DecodingBatch):
     ) -> None:
         super().__init__(target, sampling)
         self.draft = draft
-        self._k = 0 if draft is None else k
+        self.k = k = 0 if draft is None else k
         self._rule = accept
-        k = self._k
         size = target.batch
         width = target.vocab_size
         device = target.device
@@ -152,7 +161,7 @@ class StagedBatch(DecodingBatch):
     def stages(self) -> tuple[Stage, ...]:
         """Return draft, verify and accept, or one step, for the smallest span that holds the next loop."""
         longest = max((len(row.tokens) for row in self.live.values()), default=1)
-        return self._stages[self.target.span_of(longest + self._k)]
+        return self._stages[self.target.span_of(longest + self.k)]
 
     def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
         super().begin(row, prompt, uniforms)
@@ -180,16 +189,37 @@ class StagedBatch(DecodingBatch):
         self.lengths[row] = 1
         self._lives[row] = 0
 
+    def numbers(self, row: int) -> Tensor:
+        """[2K+1] a row's numbers for the loop that begins; the device takes its own copy of them."""
+        done, ahead = self._counted[row], self._ahead.shape[1]
+        if done and done % ahead == 0:
+            self._draw_ahead(row)
+        return self._given[row][done % ahead]
+
+    def open_loop(self, row: int) -> OpenLoop:
+        """A row's loop that has begun; its stages fill what these are views of."""
+        place = self._counted[row] % self._open_rows.shape[1]
+        p, q = torch.split(self._open_rows[row, place], [self.k, self.k + 1])
+        draft = Draft(self._open_drafts[row, place], p) if self.k else None
+        return OpenLoop(draft, TensorRows(q))
+
+    def decisions(self) -> dict[int, Decision]:
+        """Wait for the loop's last stage, which ends the loop of every live row."""
+        answers = self._answer.tolist()
+        decided = {}
+        for row in self.live:
+            *drafted, token, accepted = answers[row]
+            decided[row] = Decision(drafted[: self.k], accepted, token, None)
+            self._counted[row] += 1
+        return decided
+
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         """Launch one or three graphs, and wait once for the outcome."""
-        live = sorted(self.live)
-        ahead = self._ahead.shape[1]
-        for number in live:
-            if self._counted[number] and self._counted[number] % ahead == 0:
-                self._draw_ahead(number)
+        numbers = {row: self.numbers(row) for row in sorted(self.live)}
+        opened = {row: self.open_loop(row) for row in numbers}
         stages = self.stages()
         watch.lap("other")
-        if self._k:
+        if self.k:
             propose, score, accept = stages
             propose()
             watch.lap("draft")
@@ -199,20 +229,14 @@ class StagedBatch(DecodingBatch):
         else:
             stages[0]()
             watch.lap("verify")
-        answers = self._answer.tolist()
+        decisions = self.decisions()
         watch.lap("sample")
         decoded = {}
-        for number in live:
-            *own, token, accepted = answers[number]
-            done = self._counted[number]
-            self._counted[number] += 1
-            place = done % self._open_rows.shape[1]
-            p, q = torch.split(self._open_rows[number, place], [self._k, self._k + 1])
-            draft = Draft(self._open_drafts[number, place], p) if self._k else None
-            new = [*own[:accepted], token]
-            self.live[number].tokens += new
-            u = self._given[number][done % ahead]
-            decoded[number] = DecodedLoop(new, accepted, TensorRows(q), draft, u)
+        for row, u in numbers.items():
+            drafted, accepted, token, _ = decisions[row]
+            new = [*drafted[:accepted], token]
+            self.live[row].tokens += new
+            decoded[row] = DecodedLoop(new, accepted, opened[row].target_rows, opened[row].draft, u)
         return decoded
 
     def _take_numbers(self) -> None:
@@ -239,7 +263,7 @@ class StagedBatch(DecodingBatch):
         tokens = self.tokens.gather(1, first.unsqueeze(1) + self._offsets[:2])
         logits = self.draft.score_at(tokens, first, 2, span)
         row = logits[self._numbers, self.lengths - 1 - first]
-        for i in range(self._k):
+        for i in range(self.k):
             if i:
                 pick = self._drafted[:, i - 1 : i]
                 starts = self.lengths + (i - 1)
@@ -251,13 +275,13 @@ class StagedBatch(DecodingBatch):
         """Compute the target's rows after the pending tokens and every drafted one."""
         pending = self.tokens.gather(1, self.lengths.unsqueeze(1) - 1)
         block = torch.cat([pending, self._drafted], dim=1)
-        logits = self.target.score_at(block, self.lengths - 1, self._k + 1, span)
+        logits = self.target.score_at(block, self.lengths - 1, self.k + 1, span)
         self._q.copy_(warp(logits.flatten(0, 1), self.sampling).view_as(self._q))
 
     def _accept(self) -> None:
         """Append the accepted tokens of every row and the one after them."""
-        if self._k:
-            verdict = self._rule(self._q, self._drafted, self._p, self.u[:, self._k :])
+        if self.k:
+            verdict = self._rule(self._q, self._drafted, self._p, self.u[:, self.k :])
         else:
             verdict = Verdict(torch.zeros_like(self.lengths), draw(self._q[:, 0], self.u[:, 0]))
         token = verdict.token.unsqueeze(1)
@@ -269,6 +293,51 @@ class StagedBatch(DecodingBatch):
         self.tokens.scatter_(1, self.lengths.unsqueeze(1) + self._offsets, new)
         self.lengths += self._lives * (verdict.accepted + 1)
         self._keep()
+
+
+class StagedSequence:
+    """The sequence of a batch of one behind the nouns of ``ars`` and ``sps``: uniforms, drafter and verifier.
+
+    Each call launches its stage; what it is given is on the device already.
+
+    Attributes:
+        tokens: the sequence.
+        device: where its numbers are.
+    """
+
+    def __init__(self, batch: StagedBatch, prompt: Sequence[int], uniforms: UniformStream) -> None:
+        batch.begin(0, prompt, uniforms)
+        self._batch = batch
+        self.device = uniforms.device
+        self.tokens = batch.live[0].tokens = Tokens(prompt)
+
+    def __call__(self, n: int) -> Tensor:
+        """[n] the loop's uniform numbers, see ``Uniforms``."""
+        return self._batch.numbers(0)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Of a drafter: the batch has read the prompt with both models."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        self._batch.stages()[0]()
+        draft = self._batch.open_loop(0).draft
+        assert draft is not None, "a batch for ArS drafts nothing"
+        return draft
+
+    def score(self, tokens: Sequence[int], draft: Draft | None) -> None:
+        self._batch.stages()[0 if draft is None else 1]()
+
+    def judge(self, draft: Draft | None, u: Tensor) -> Verified:
+        if draft is not None:
+            self._batch.stages()[2]()
+        target_rows = self._batch.open_loop(0).target_rows
+        return Verified(target_rows, self._batch.decisions()[0])
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Of a drafter: stages read by the device's own length, so that nothing is to be put back."""
+
+    def keep(self, length: int) -> None:
+        """Of a verifier: see ``observe``."""
 
 
 class GraphedEngine(LocalEngine):
@@ -283,9 +352,11 @@ class GraphedEngine(LocalEngine):
         self.batch, self.most_open = batch, batch.most_open
 
     def start(self, request: Request) -> Loops:
-        self.batch.begin(0, request.prompt_ids, UniformStream(request.seed, self._device))
-        return self._loops
+        sequence = StagedSequence(self.batch, request.prompt_ids, UniformStream(request.seed, self._device))
 
-    def _loops(self, watch: Stopwatch) -> Iterator[DecodedLoop]:
-        while True:
-            yield self.batch.loop(watch)[0]
+        def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
+            if self.batch.draft is None:
+                return ars(sequence, sequence.tokens, sequence, watch)
+            return sps(sequence, sequence, sequence.tokens, self.batch.k, sequence, watch)
+
+        return loops

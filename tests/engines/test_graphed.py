@@ -25,9 +25,9 @@ from support.fixed_shapes import (
 )
 from support.tiny_models import config_of, make, make_pair
 
-from spsbench.base.records import Generation, SamplingParams
+from spsbench.base.records import Generation, Request, SamplingParams
+from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.sampling import UniformStream
 from spsbench.engines.cuda_graph import Capture, GraphedEngine, StagedBatch, uncaptured
 from spsbench.engines.local import BatchedEngine
 from spsbench.models.batched import FixedLayer, NotStatic, StaticLM, require_same_answers
@@ -114,11 +114,14 @@ def test_what_is_forgotten_changes_nothing(sampling: SamplingParams, monkeypatch
     expected = fixed.generate(asked)
     batch = fixed.batch
     assert batch.draft is not None
-    loop, poisoned = batch.loop, []
+    start, poisoned = fixed.start, []
 
     def then_poison(first: Callable[[int], int], value: float) -> Any:
-        def run(watch: Any) -> Any:
-            decoded = loop(watch)
+        def poisoning(request: Request) -> Loops:
+            loops = start(request)
+            return lambda watch: (poison(decoded) for decoded in loops(watch))
+
+        def poison(decoded: DecodedLoop) -> DecodedLoop:
             length = int(batch.lengths)
             for model, kept in ((batch.target, length - 1), (batch.draft, length - 2)):
                 for layer in model.layers:
@@ -126,13 +129,13 @@ def test_what_is_forgotten_changes_nothing(sampling: SamplingParams, monkeypatch
             poisoned.append(length)
             return decoded
 
-        return run
+        return poisoning
 
-    monkeypatch.setattr(batch, "loop", then_poison(lambda kept: kept, 1e4))
+    monkeypatch.setattr(fixed, "start", then_poison(lambda kept: kept, 1e4))
     check_same(fixed.generate(asked), expected)
     assert len(poisoned) > 3
     # The control: a slot that is still needed does change the output.
-    monkeypatch.setattr(batch, "loop", then_poison(lambda kept: kept - 1, 1e4))
+    monkeypatch.setattr(fixed, "start", then_poison(lambda kept: kept - 1, 1e4))
     assert fixed.generate(asked).tokens != expected.tokens
 
 
@@ -218,9 +221,7 @@ def test_attention_reads_the_filled_slots_and_a_span_too_short_would_be_found() 
 def test_a_loop_waits_once(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever brings numbers to the host is counted; what is copied up is a prompt, before the loops."""
     arm, reads = graphed(models("llama"), k, SAMPLED), list[str]()
-    loop = arm.batch.loop
-    watch = Stopwatch(FakeClock())
-    arm.batch.begin(0, PROMPTS[9], UniformStream(0, CPU))
+    loops = arm.start(request(9, SAMPLED))(Stopwatch(FakeClock()))
     for name in ("tolist", "item", "__int__", "__bool__", "__float__", "__index__", "numpy", "cpu"):
         usual = getattr(torch.Tensor, name)
         monkeypatch.setattr(
@@ -231,7 +232,7 @@ def test_a_loop_waits_once(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "tensor", lambda *given, **named: pytest.fail("a copy to the device"))
     with torch.inference_mode():
         for _ in range(5):
-            loop(watch)
+            next(loops)
     assert reads == ["tolist"] * 5
 
 

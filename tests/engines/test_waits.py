@@ -16,7 +16,7 @@ from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import BatchArS, BatchSpS, DecodingBatch, ModelBatchDrafter
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.sampling import UniformStream
-from spsbench.engines.cuda_graph import Graphs, StagedBatch
+from spsbench.engines.cuda_graph import GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.local import EagerEngine
 from spsbench.models.batched import StaticLM
 from spsbench.models.torch_lm import TorchLM
@@ -84,9 +84,8 @@ def test_a_graphed_loop_is_few_launches_and_one_wait(k: int, sampling: SamplingP
     with emulated() as device, torch.inference_mode():
         fixed = [StaticLM(model, SLOTS, least_span=16) for model in pair()]
         batch = StagedBatch(fixed[0], fixed[1] if k else None, k, sampling, Graphs(CUDA))
-        batch.begin(0, PROMPTS[9], UniformStream(0, CUDA))
-        watch = Stopwatch(FakeClock())
-        loops = (batch.loop(watch)[0] for _ in range(LOOPS))
+        engine = GraphedEngine(batch, Bytes(), FakeClock())
+        loops = engine.start(request(9, sampling))(Stopwatch(FakeClock()))
         tokens = [token for loop in counted(device, loops) for token in loop.tokens]
         assert waits(device) == [1] * LOOPS
         assert not up_bytes(device)
