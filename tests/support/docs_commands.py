@@ -59,7 +59,7 @@ class Mention:
 def pages() -> list[Path]:
     """Every page for users, the examples among them."""
     found = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", ROOT / "results/README.md"]
-    folders = (("docs", "*.md"), ("docs/adr", "*.md"), ("examples", "*.md"), ("examples", "*.py"))
+    folders = (("docs", "*.md"), ("examples", "*.md"), ("examples", "*.py"))
     found += [path for folder, pattern in folders for path in sorted((ROOT / folder).glob(pattern))]
     return found + sorted((ROOT / "spsbench").glob("**/README.md"))
 

@@ -4,7 +4,7 @@ A law says with which probability each token would come if an engine had one cer
 target's probability has mean 1 (or less) under the target, so that a bet's wealth, the product of ratios, is
 a martingale as long as what the law uses is known before the token is drawn: rows, earlier tokens, earlier
 texts, and how many tokens of the running loop were accepted so far. Whether the token itself will be accepted
-is not known then: no place depends on it. See ``docs/adr/0034-one-table-of-bets.md``.
+is not known then: no place depends on it. See ``docs/decisions.md``, 0034.
 """
 
 from __future__ import annotations
