@@ -137,7 +137,7 @@ FEWEST_WORDS = 5
 MESSAGES = "messages"
 """The file of a room, or of a part, that has its sentences."""
 
-_NO_MESSAGES = {"Error", "why", "remedy", "Field", "option"}
+_NO_MESSAGES = {"Error", "why", "remedy", "Field", "option", "setting"}
 """Whose strings are none: they say what an error is about and its remedy, or are an option's help."""
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class CompareOptions(Common):
     """The options of ``compare``."""
 
-    a: Path = option("A", "Run directory of the reference.")
-    b: Path = option("B", "Run directory that is compared with it.")
+    a: Path = option("A", "Run directory of the reference.", names="runs")
+    b: Path = option("B", "Run directory that is compared with it.", names="runs")
     arm: list[str] | None = option(
         "--arm A=B...",
         "Compare this arm of A with that arm of B; may be repeated. Default: arms of one name, and "

@@ -79,7 +79,11 @@ def doctor(asked: DoctorOptions) -> None:
 class GetOptions(Common):
     """The options of ``get``."""
 
-    name: str = option("NAME", "A pair or an engine, see `spsbench list`; an engine also as NAME@VERSION.")
+    name: str = option(
+        "NAME",
+        "A pair or an engine, see `spsbench list`; an engine also as NAME@VERSION.",
+        names="pairs and external engines",
+    )
     remove: bool = option("--remove", "Remove what was fetched or installed.")
 
 

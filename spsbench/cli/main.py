@@ -29,7 +29,7 @@ from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
 from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.listing import list_
-from spsbench.cli.options import EXIT_CODES, FIRST, HELP_ALL
+from spsbench.cli.options import EXIT_CODES, HELP_ALL
 from spsbench.cli.report import report
 from spsbench.cli.run import merge, run, sweep_k
 from spsbench.cli.score import score
@@ -106,7 +106,7 @@ class Fitting:
         if needed is not None and HELP_ALL not in ctx.meta:
             first = [each for each in shown.params if each.name in needed or each.name == "help"]
             for each in first:
-                each.rich_help_panel = FIRST
+                each.rich_help_panel = None
             count = len(shown.params) - len(first) - 1  # without --help-all itself, which is named below
             shown.params = first
             shown.epilog += f"\n\n{count} more options: `{ctx.command_path} {HELP_ALL}` shows them."

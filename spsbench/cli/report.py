@@ -26,7 +26,9 @@ class ReportOptions(Common):
     """The options of ``report``."""
 
     run: list[Path] | None = option(
-        "[RUN...]", "Run directories; several are shown side by side. Default: the latest in results/."
+        "[RUN...]",
+        "Run directories; several are shown side by side. Default: the latest in results/.",
+        names="runs",
     )
     html: bool = option("--html", "Write an HTML page with figures and token traces.")
     csv: bool = option("--csv", "Print tidy CSV, one line an arm, and nothing else on stdout.")

@@ -74,7 +74,7 @@ def sweep_k(options: RunOptions) -> None:
 class MergeOptions(Common):
     """The options of ``merge``."""
 
-    shard: list[Path] = option("SHARD...", "Directories of `run --shard 1/N` to `N/N`.")
+    shard: list[Path] = option("SHARD...", "Directories of `run --shard 1/N` to `N/N`.", names="runs")
     out: Path = option("--out DIR", "Directory of the merged run.", required=True)
     allow_mixed: bool
 

@@ -27,6 +27,7 @@ class ScoreOptions(Common):
         "RUN or SAMPLES",
         "Run directory, or samples: JSON lines with task_id and completion or solution (.gz too), or "
         "evalplus' folder.",
+        names="runs",
     )
     missing: bool = option("--missing", "RUN: only outputs without a score. Default: all outputs.")
     n_workers: str | None = option(

@@ -26,6 +26,7 @@ from spsbench.config.models import (
     RunConfig,
     chosen_backend,
 )
+from spsbench.config.option import rows_of_settings
 from spsbench.config.processing import parse_processing
 from spsbench.config.together import refuse_together
 
@@ -34,10 +35,7 @@ DEFAULT_PROTOCOL = "quick"
 
 _FLAG_OF_FIELD = {name: field.title or name for name, field in RunConfig.model_fields.items()}
 _FIELD_OF_FLAG = {flag: name for name, flag in _FLAG_OF_FIELD.items()}
-
-
-_LABELS = {"score": "no-score", "proof": "no-proof", "task": "TASK"}
-"""Settings whose option is not called as they are."""
+_ROW_OF_FIELD = rows_of_settings(RunConfig)
 
 
 def field_of(flag: str) -> str:
@@ -133,8 +131,8 @@ def resolve(
         if field in overridden:
             return f"--set {path}"
         if field in given:
-            name = _LABELS.get(field, _FLAG_OF_FIELD.get(field, field).replace("_", "-"))
-            flag = name if name.isupper() else f"--{name}"
+            row = _ROW_OF_FIELD.get(field)
+            flag = f"--{field.replace('_', '-')}" if row is None else row.flag
             return f"{flag} {inner}" if field == "process" and inner else flag
         return f"{config_file}: {path}" if config_file else path
 

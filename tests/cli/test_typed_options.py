@@ -12,6 +12,8 @@ import typer.main
 
 from spsbench.cli.main import COMMANDS, app
 from spsbench.cli.options import Common, DrawnOptions, MachineOptions, RunOptions, among, asks, option
+from spsbench.config import RunConfig
+from spsbench.config.option import rows_of_settings
 
 MODELS = {name: command.__asked__ for name, command in COMMANDS.items() if hasattr(command, "__asked__")}
 GROUP: Any = typer.main.get_command(app)
@@ -50,6 +52,16 @@ def test_a_row_is_written_as_its_field_is_typed(name: str) -> None:
         assert repeated == row.spec.rstrip("]").endswith("..."), row.spec
         assert (type(None) in values or bool in values) == (each.default is not MISSING), row.spec
         assert row.spec.startswith("--") or row.spec.startswith("[") == (type(None) in values), row.spec
+
+
+def test_run_takes_every_setting_that_has_an_option() -> None:
+    hints = get_type_hints(RunOptions)
+    rows = rows_of_settings(RunConfig)
+    assert RunConfig.model_fields.keys() - rows.keys() == {"trace", "warmup"}  # by --set alone
+    for row in rows.values():
+        kind = bool if row.is_switch else list[str] | None if row.spec.endswith("...") else str | None
+        assert hints[row.name] == kind, row.spec
+        assert getattr(RunOptions(), row.name) is row.left_out
 
 
 def test_a_command_is_called_with_its_model() -> None:

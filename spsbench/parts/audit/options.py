@@ -48,6 +48,7 @@ class AuditOptions(Common):
     engine: str | None = option(
         "--engine NAME",
         'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or openai:URL.',
+        names="external engines",
     )
     follow: Path | None = option(
         "--follow FILE", "Re-score requests of a server's log, as SAMPLES, while it grows; see --every."
@@ -58,7 +59,7 @@ class AuditOptions(Common):
     temperature: str | None = option(
         "--temperature T",
         f"{options.TEMPERATURE_OF_TEXTS} With --engine a list: 0.7, 1, and 1 with top-p 0.9.",
-        options.SAMPLING,
+        options.Panel.SAMPLING,
     )
     top_p: str | None = option_of(options.DrawnOptions, "top_p")
     top_k: str | None = option_of(options.DrawnOptions, "top_k")
@@ -128,7 +129,7 @@ class AuditOptions(Common):
         "--dtype NAME",
         "auto, float32, bfloat16 or float16. With SAMPLES or --follow; auto:samples=bfloat16 if the "
         "engine that wrote them computed in another one. Default: auto.",
-        options.MACHINE,
+        options.Panel.MACHINE,
     )
 
 

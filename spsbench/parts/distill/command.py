@@ -67,7 +67,7 @@ class DistillOptions(Common):
         "--evaluated TASK...", "Another task or prompts file to keep out of the text; may be repeated.", TEXT
     )
     device: str | None
-    threads: str | None = option("--threads N", "CPU threads. Default: all.", options.MACHINE)
+    threads: str | None = option("--threads N", "CPU threads. Default: all.", options.Panel.MACHINE)
 
 
 @asks(DistillOptions, needed="device")

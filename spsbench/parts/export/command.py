@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ExportOptions(Common):
     """The options of ``export``."""
 
-    run: Path = option("RUN", "Directory of a finished run.")
+    run: Path = option("RUN", "Directory of a finished run.", names="runs")
     to: str = option(
         "--to FORMAT", "lm-eval (samples_*.jsonl) or every-eval-ever (records and samples).", required=True
     )

@@ -46,16 +46,18 @@ class PaperOptions(Common):
         "--draft [NAME=]MODEL...", "leviathan: a draft, e.g. small=MODEL; may be repeated."
     )
     task: list[str] | None = option(
-        "--task [NAME=]TASK...", "leviathan: a task, e.g. ende=TASK; may be repeated.", options.WHAT
+        "--task [NAME=]TASK...", "leviathan: a task, e.g. ende=TASK; may be repeated.", options.Panel.WHAT
     )
     data: str | None
     limit: str | None = option(
         "--limit N|all",
         "Prompts of every run, or all. Default: chen 100, 16 and 12 by part; leviathan 40.",
-        options.WHAT,
+        options.Panel.WHAT,
     )
     samples: str | None = option(
-        "--samples N", "chen: programs per HumanEval problem; 100 in the paper. Default: 10.", options.WHAT
+        "--samples N",
+        "chen: programs per HumanEval problem; 100 in the paper. Default: 10.",
+        options.Panel.WHAT,
     )
     no_score: bool
     unsafe_exec: bool

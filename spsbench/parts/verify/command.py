@@ -54,6 +54,7 @@ class VerifyOptions(Common):
         "--engine NAME",
         'Test instead whether an external engine follows the protocol, e.g. worker:"python my_engine.py".',
         TESTED,
+        names="external engines",
     )
     sampling: str | None = option_of(options.PresetOptions, "sampling")
     temperature: str | None

@@ -41,12 +41,13 @@ class BenchOptions(Common):
         "--alpha A|RUN",
         "Run loops in which each draft token is accepted with probability A, or as in a run, by position.",
         ACCEPTANCE,
+        names="runs",
     )
     seconds: str | None = option("--seconds S", "How long to time forwards. Default: 20.")
     seed: str | None
     device: str | None
     dtype: str | None = option(
-        "--dtype NAME", "auto, float32, bfloat16 or float16. Default: auto.", options.MACHINE
+        "--dtype NAME", "auto, float32, bfloat16 or float16. Default: auto.", options.Panel.MACHINE
     )
     threads: str | None
     backend: str | None

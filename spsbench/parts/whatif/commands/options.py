@@ -24,36 +24,38 @@ class AdviseOptions(Common):
     limit: str | None
     k: str | None = option("--k LIST", "Lookaheads to choose from. Default: 1..8.")
     drafter: str | None = option(
-        "--drafter LIST", "Drafters to choose from. Default: all that suit the pair."
+        "--drafter LIST", "Drafters to choose from. Default: all that suit the pair.", names="drafters"
     )
     tree: str | None = option(
         "--tree SHAPES",
         "Trees to choose from beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters "
         "model, quantised.",
-        options.DRAFTING,
+        options.Panel.DRAFTING,
     )
     sampling: str | None = option_of(options.PresetOptions, "sampling")
     budget: str | None = option(
-        "--budget TIME", "Time for everything together, e.g. 10min. Default: 3min.", options.WHAT
+        "--budget TIME", "Time for everything together, e.g. 10min. Default: 3min.", options.Panel.WHAT
     )
     choose: str | None = option(
         "--choose BY",
         "Minimise mean (time per token) or p99 (time of slow sequences); mean:memory=4GB leaves out "
         "what needs more for weights and caches. Default: mean.",
-        options.WHAT,
+        options.Panel.WHAT,
     )
     format: str | None = option(
         "--format ENGINE",
         "Print only the options of vllm, sglang, llama-cpp or tensorrt-llm, to paste.",
-        options.WHAT,
+        options.Panel.WHAT,
     )
     times: Path | None = option(
         "--times FILE",
         "With --format vllm: what `spsbench bench --batch LIST --json` printed, for K by batch size.",
-        options.WHAT,
+        options.Panel.WHAT,
     )
     out: Path | None
-    no_check: bool = option("--no-check", "Predict only; do not run the recommended setting.", options.WHAT)
+    no_check: bool = option(
+        "--no-check", "Predict only; do not run the recommended setting.", options.Panel.WHAT
+    )
     turns: str | None
     temperature: str | None
     top_p: str | None
@@ -92,6 +94,7 @@ class ReplayOptions(Common):
         "Run directory, texts as JSON lines (as for `audit`), or a file of vllm bench serve, vLLM, "
         "SGLang, AIPerf, GuideLLM, speed-bench, InferenceX or SpecDecode-Bench. Default: the latest "
         "run.",
+        names="runs",
     )
     drafter: str | None
     draft: list[str] | None = option("--draft MODEL...", "Draft model; may be repeated, to compare several.")
@@ -113,10 +116,11 @@ class ReplayOptions(Common):
         "--rule LIST",
         "modified-rejection, block; of trees one-hot, sample-and-compare, recursive-rejection, "
         "traversal. Default: modified-rejection; of trees recursive-rejection.",
+        names="rules",
     )
     policy: str | None
     sampling: str | None = option(
-        "--sampling NAME", "The sampling of the run. Default: its first.", options.SAMPLING
+        "--sampling NAME", "The sampling of the run. Default: its first.", options.Panel.SAMPLING
     )
     budget: str | None = option(
         "--budget TIME", "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.", "Times"

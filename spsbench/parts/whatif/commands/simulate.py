@@ -74,20 +74,20 @@ class SimulateOptions(Common):
         "--rule NAME",
         "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection; of trees "
         "recursive-rejection.",
-        options.DRAFTING,
+        options.Panel.DRAFTING,
     )
     tree: str | None = option(
         "--tree SHAPE",
         "Drafts are trees with so many siblings by depth: 4,2,1. Behind it how they are chosen: "
         "4,2,1:siblings=without (replacement), independent or top (the most probable). Default: "
         "chain; siblings without, k-seq: independent.",
-        options.DRAFTING,
+        options.Panel.DRAFTING,
     )
     fault: str | None = option(
         "--fault NAME",
         f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
         f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}.",
-        options.DRAFTING,
+        options.Panel.DRAFTING,
     )
     tokens: str | None = option("--tokens N", "Tokens for each K, in sequences of 128. Default: 6400.")
     seed: str | None
