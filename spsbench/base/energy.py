@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spsbench.base.gpu import NoNvml, nvml_of
+from spsbench.base.messages import NVML_STANDS_STILL, RAPL_STANDS_STILL, RaplUnreadable
 
 POWERCAP = Path("/sys/class/powercap")
 PATIENCE_S = 0.5
@@ -57,11 +58,9 @@ def find_rapl(root: Path = POWERCAP) -> FoundMeter:
         return _none("no RAPL counters")
     try:
         zones = [_Zone(folder, name) for folder, name in folders]
-    except PermissionError as problem:
-        return _none(f"RAPL's counters may be read by root alone: {problem.filename}")
     except (OSError, ValueError) as problem:
-        return _none(f"RAPL's counters cannot be read: {problem}")
-    return counting(RaplMeter(zones), "RAPL's counters do not move")
+        return _none(str(RaplUnreadable(problem)))
+    return counting(RaplMeter(zones), RAPL_STANDS_STILL)
 
 
 def _zones(root: Path) -> list[tuple[Path, str]]:
@@ -132,7 +131,7 @@ def find_nvml(uuid: str | None = None) -> FoundMeter:
         meter = NvmlMeter(nvml, handle)
     except nvml.NVMLError as problem:
         return _none(f"NVML: {problem}")
-    return counting(meter, "NVML's counter does not move")
+    return counting(meter, NVML_STANDS_STILL)
 
 
 class NvmlMeter:

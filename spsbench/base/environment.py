@@ -25,6 +25,7 @@ import psutil
 import spsbench
 from spsbench.base.addresses import withhold
 from spsbench.base.errors import UsageError
+from spsbench.base.messages import OtherLoad
 
 LIBRARIES = (
     "torch",
@@ -94,9 +95,7 @@ def busy() -> str | None:
     """Return a sentence where others use more than a tenth of the CPUs during a sleep of 0.3 s."""
     cpus = psutil.cpu_count() or 1
     share = psutil.cpu_percent(0.3) / 100
-    if share <= 0.1:
-        return None
-    return f"Other processes use {share * cpus:.1f} of {cpus} CPUs now."
+    return None if share <= 0.1 else str(OtherLoad(share * cpus, cpus))
 
 
 LOOK_S = 1.0

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-REFERENCE = "transformers' reference code"
+from spsbench.base.messages import REFERENCE as REFERENCE
+from spsbench.base.messages import FewerLayersCompiled, PackagesMissing, TokensReadAgain
 
 
 def slow_kernels(kernels: Mapping[str, str]) -> str | None:
     """Return the sentence on packages without which reference code computes; None if none is missing."""
     packages = sorted(package for package, by in kernels.items() if by == REFERENCE)
-    if not packages:
-        return None
-    return (
-        f"{REFERENCE} computes layers that {' and '.join(packages)} would compute faster, so that times are "
-        f"not those of a served model: pip install {' '.join(packages)}."
-    )
+    return str(PackagesMissing(tuple(packages))) if packages else None
 
 
 def slower_than_asked(models: Mapping[str, Any]) -> Iterator[str]:
@@ -24,10 +20,10 @@ def slower_than_asked(models: Mapping[str, Any]) -> Iterator[str]:
     for role in ("target", "draft"):
         model = models.get(role) or {}
         if reason := model.get("planes_left_out"):
-            yield f"The {role} reads accepted tokens again after a rejection (replay): {reason}."
+            yield str(TokensReadAgain(role, reason))
         compiled = model.get("compiled") or {"layers": 0, "of": 0}
         if (count := compiled["layers"]) < (of := compiled["of"]):
-            yield f"{count} of {of} layers of the {role} are compiled: {compiled['reason']}."
+            yield str(FewerLayersCompiled(count, of, role, compiled["reason"]))
 
 
 def kernels_of_models(models: Mapping[str, Any]) -> dict[str, str]:

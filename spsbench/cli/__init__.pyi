@@ -2,7 +2,6 @@
 
 from spsbench.cli import options as options
 from spsbench.cli import values as values
-from spsbench.cli.console import LOAD_IN_ROUNDS as LOAD_IN_ROUNDS
 from spsbench.cli.console import hint as hint
 from spsbench.cli.console import load_in_runs as load_in_runs
 from spsbench.cli.console import out as out
@@ -13,6 +12,7 @@ from spsbench.cli.console import say_if_busy as say_if_busy
 from spsbench.cli.interruption import continued_by as continued_by
 from spsbench.cli.interruption import typed as typed
 from spsbench.cli.interruption import written as written
+from spsbench.cli.messages import LOAD_IN_ROUNDS as LOAD_IN_ROUNDS
 from spsbench.cli.options import Common as Common
 from spsbench.cli.options import DrawnOptions as DrawnOptions
 from spsbench.cli.options import MachineOptions as MachineOptions

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import GateFailed, SpsbenchError, UsageError
 from spsbench.cli.console import present, say
+from spsbench.cli.messages import FOREIGN_IDS, SlowdownPossible
 from spsbench.cli.options import Common, asks, option
 from spsbench.cli.values import share
 
@@ -64,11 +65,7 @@ def compare(asked: CompareOptions) -> None:
     if failed := slower(compared, allowed):
         raise GateFailed(f"B is slower than A by more than {asked.gate}: {'; '.join(failed)}.", flag="--gate")
     if open_arms := undecided(compared, allowed):
-        say(
-            f"Not slower by more than {asked.gate} beyond doubt, but too few prompts to exclude it: "
-            f"{', '.join(open_arms)}.",
-            quiet=asked.quiet,
-        )
+        say(SlowdownPossible(str(asked.gate), tuple(open_arms)), quiet=asked.quiet)
 
 
 def _named_pairs(arms: Sequence[str]) -> dict[str, str]:
@@ -117,7 +114,7 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
         before = [*_prompt(samples[0], arm["arm"], place, prompts), *a_tokens[:at]]
         here = [token for token in (place["a_token"], place["b_token"]) if token is not None]
         if not all(0 <= token < model.vocab_size for token in (*before, *here)):
-            place["gap"], place["gap_unknown"] = None, "the runs have ids that are no tokens of the model"
+            place["gap"], place["gap_unknown"] = None, FOREIGN_IDS
             continue
         place["gap"] = _logit_gap(model, before)
         place["dtype"] = model.weights

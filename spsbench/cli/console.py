@@ -23,9 +23,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from spsbench.base.errors import printable
+from spsbench.cli.messages import LOAD_IN_REMEASURED_RUNS, LOAD_IN_RUNS
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from spsbench.base.messages import Message
 
 
 _LOG_LINES = 5
@@ -124,10 +127,10 @@ def harmless(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def say(message: str, *, quiet: bool = False) -> None:
+def say(message: Message | str, *, quiet: bool = False) -> None:
     """Print a message on stderr as it is, without markup or wrapping, so that commands can be copied."""
     if not quiet:
-        print(harmless(message), file=sys.stderr, flush=True)
+        print(harmless(str(message)), file=sys.stderr, flush=True)
 
 
 def prose(message: str) -> str:
@@ -151,17 +154,8 @@ def say_if_busy(consequence: str, *, quiet: bool = False) -> None:
 
 
 def load_in_runs(*, remeasured: bool) -> str:
-    """Return what other load does to a run, by whether disturbed prompts are timed again."""
-    if remeasured:
-        return (
-            "What they disturb is timed again, and intervals hold the rest: a run takes longer and says less "
-            "than on a quiet machine."
-        )
-    return "Nothing is timed again; intervals hold what they take: a run says less than on a quiet machine."
-
-
-LOAD_IN_ROUNDS = "Of several rounds the least disturbed count: it says less than on a quiet machine."
-"""What other load does to forwards and loops that are timed in rounds."""
+    """What other load does to a run, by whether disturbed prompts are timed again."""
+    return LOAD_IN_REMEASURED_RUNS if remeasured else LOAD_IN_RUNS
 
 
 def complain(message: str) -> None:

@@ -13,6 +13,7 @@ from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.paths import EMBEDDED, embedded_dir, way_to_install
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import Transfers, out, present, print_json
+from spsbench.cli.messages import NO_OTHER_LOAD, NOT_IN_HUB_CACHE
 from spsbench.cli.options import Common, asks, option
 from spsbench.config import list_pairs, load_pair
 
@@ -204,7 +205,7 @@ def _machine() -> Iterator[Check]:
     threads, load = cpu["usable_threads"], facts["load_1m"]
     yield Check("CPU", "info", f"{cpu['model']}, {threads} threads, load {load:.1f}")
     busy = environment.busy()
-    yield Check("other load", "ok" if busy is None else "busy", busy or "none: times can be trusted now")
+    yield Check("other load", "ok" if busy is None else "busy", busy or NO_OTHER_LOAD)
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield from _gpus(facts["gpus"])
     yield Check("energy", "info", _energy())
@@ -367,9 +368,7 @@ def _hub_data(spec: TaskSpec) -> Check:
         except Exception:  # whatever the client raises: it is not in the cache
             continue
         return Check(f"data {spec.name} official", "ok", f"{source.repository} in the hub's cache")
-    return Check(
-        f"data {spec.name} official", "absent", "not in the hub's cache; needs the hub, or --data PATH"
-    )
+    return Check(f"data {spec.name} official", "absent", NOT_IN_HUB_CACHE)
 
 
 def _checker() -> Check:

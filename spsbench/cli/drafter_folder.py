@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UsageError
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.messages import (
+    HOW_ENGINES_READ,
+    LAST_STATE,
+    NO_LAYERS_NAMED,
+    BestReading,
+    ClustersProposed,
+    KeysAndValuesRead,
+    LayersRead,
+    PredictionModules,
+    TextsToRead,
+    TokensLost,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -110,7 +122,7 @@ def _measured(
     drafter_kind(spec.name).require_target(spec, material.source.target)
     layers = text_config(material.source.target.config).num_hidden_layers
     wanted = readings(draft, engines, layers)
-    say(f"Reading {len(material.prompts)} texts of {TOKENS} tokens under {len(wanted)} readings", quiet=quiet)
+    say(TextsToRead(len(material.prompts), TOKENS, len(wanted)), quiet=quiet)
     prompts = [prompt.ids for prompt in material.prompts]
     loaded = material.load().target
     return by_reading(loaded, spec, wanted, prompts, k=K, tokens=TOKENS, seed=settings.seed)
@@ -216,7 +228,7 @@ def screen(examined: Examined) -> list[RenderableType | str]:
     parts: list[RenderableType | str] = [
         Table([left(), left()], what).as_rich(),
         "",
-        Table([left("engine"), left(), left("how it reads the folder")], engines).as_rich(),
+        Table([left("engine"), left(), left(HOW_ENGINES_READ)], engines).as_rich(),
     ]
     if examined.measured:
         parts += ["", _acceptance(examined.measured).as_rich(), *_verdict(examined)]
@@ -226,32 +238,22 @@ def screen(examined: Examined) -> list[RenderableType | str]:
 def _modules(draft: TrainedDraft) -> list[list[Any]]:
     if "modules" not in draft.extra:
         return []
-    count, own = draft.extra["modules"], draft.extra["own_heads"]
-    return [
-        [
-            "modules",
-            f"{count}, " + (f"{own} with an output head in the files" if own else "with the target's head"),
-        ]
-    ]
+    return [["modules", str(PredictionModules(draft.extra["modules"], draft.extra["own_heads"]))]]
 
 
 def _read(draft: TrainedDraft) -> str:
     from spsbench.models.kinds import ASSISTANT, READ_LAYERS
 
     if draft.kind == ASSISTANT:
-        kinds = " and ".join(name.replace("_", " ") for name in draft.extra["attends"])
-        seen = f"the keys and values of its last layers of {kinds} that compute some"
-        return f"the target's last state, and {seen}"
+        return str(KeysAndValuesRead(tuple(draft.extra["attends"])))
     if draft.kind not in READ_LAYERS:
-        return "the target's last state, after its final norm"
-    if draft.reads is None:
-        return "the states after 2, n//2 and n-3 of the target's n layers, which are no ids in the folder"
-    return f"ids {', '.join(map(str, draft.reads))} of the target's layers"
+        return LAST_STATE
+    return NO_LAYERS_NAMED if draft.reads is None else str(LayersRead(tuple(draft.reads)))
 
 
 def _proposed(draft: TrainedDraft) -> str:
     if clusters := draft.extra.get("clusters"):
-        return f"tokens of the best of {clusters:,} clusters"
+        return str(ClustersProposed(clusters))
     if draft.vocabulary is None:
         return "all tokens"
     way = f"; d2t has {draft.extra['d2t']}" if "d2t" in draft.extra else ""
@@ -274,25 +276,13 @@ def _verdict(examined: Examined) -> list[str]:
     """Return which reading it was trained for, by pairs of the same texts, and what engines lose."""
     best = _best(examined.measured)
     assert best is not None
-    lines = []
-    apart = []
+    others = []
     for reading in examined.measured:
         if reading is not best:
             lost = mean_of([one - other for one, other in zip(best.lengths, reading.lengths, strict=True)])
-            apart.append(lost["low"] > 0)
-            who = [
+            who = tuple(
                 e.engine for e in examined.engines if e.options and dict(e.options) == dict(reading.options)
-            ]
-            by = f" (as {', '.join(who)} reads it)" if who else ""
-            lines.append(
-                f"Read {named(reading.options)}{by} it loses {lost['mean']:.2f} tokens per loop "
-                f"[{lost['low']:.2f}, {lost['high']:.2f}]."
             )
-    verdict = f"Most is accepted of it {named(best.options)}"
-    if apart and all(apart):
-        verdict += ", beyond what the texts leave open: most likely it was trained so."
-    elif apart:
-        verdict += "; these texts leave open whether another reading is as good."
-    else:
-        verdict += ", the one reading that there is."
-    return ["", verdict, *lines]
+            others.append(TokensLost(named(reading.options), who, **lost))
+    is_certain = all(each.low > 0 for each in others) if others else None
+    return ["", str(BestReading(named(best.options), is_certain)), *map(str, others)]

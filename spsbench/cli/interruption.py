@@ -17,6 +17,7 @@ from typing import Any
 from spsbench.base.cluster import started
 from spsbench.base.errors import DeviceFault, SpsbenchError
 from spsbench.cli.console import say
+from spsbench.cli.messages import CommandInterrupted, WayToContinue
 
 INTERRUPTED = 130
 """What shells report of a process that Ctrl-C ended (128 + SIGINT)."""
@@ -57,18 +58,17 @@ class Interruption:
 
     def conclude(self) -> int:
         """Print how to continue, with the command as the last line of stderr; return the exit code."""
-        by = "" if self.signum is None else f" by {signal.Signals(self.signum).name}"
+        name = None if self.signum is None else signal.Signals(self.signum).name
         self.signum = self.signum or signal.SIGINT
         command = self.continuation()
-        advice = "; everything finished is kept. Continue with" if command else ". Start it again with"
         with suppress(OSError):  # the terminal is gone, which is why SIGHUP was sent
-            say(f"\nInterrupted{by}{advice}:\n  {command or written(*self.arguments)}")
+            say(CommandInterrupted(name, bool(command), command or written(*self.arguments)))
         return self.exit_code
 
     def advise(self, error: SpsbenchError) -> None:
         """Print how to continue after a device's fault, if any result is kept."""
         if isinstance(error, DeviceFault) and (command := self.continuation()):
-            say(f"Everything finished is kept. Continue with:\n  {command}")
+            say(WayToContinue(command))
 
     def receive(self, signum: int) -> None:
         """Raise the first signal; a later one ends the process at once."""

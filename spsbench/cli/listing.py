@@ -13,6 +13,17 @@ from spsbench.base.plugins import unknown
 from spsbench.base.records import OptionValue, Spec
 from spsbench.cli.console import out, present, print_json
 from spsbench.cli.doctor import ELSEWHERE, model_is_here, package_of, way_to_fetch
+from spsbench.cli.messages import (
+    BETTER_UNLESS_ERROR_RATE,
+    EVALUATE_METRIC,
+    NEEDS_OF_EVALUATE_METRIC,
+    NEEDS_OF_GRAPHED,
+    NEEDS_OF_PASS_AT_K,
+    NEEDS_OF_WORKER,
+    PASS_AT_K,
+    FieldOfTasks,
+    WayToEngines,
+)
 from spsbench.cli.options import Common, asks, option
 from spsbench.config import list_pairs, list_protocols, load_pair, load_protocol
 
@@ -97,7 +108,7 @@ def _tasks() -> list[Row]:
 
     several = {
         "task": FIELD,
-        "what": f"Each of {', '.join(FIELD_TASKS)}, and the row of acceptance that papers print.",
+        "what": str(FieldOfTasks(tuple(FIELD_TASKS))),
         "samplings": "greedy",
         "needs": f"mini: {NOTHING}\nofficial: what each needs",
         "from": SPSBENCH,
@@ -185,7 +196,7 @@ def _engines() -> list[Row]:
     """Return a row for each built-in engine, and for the external ones."""
     from spsbench.engines.arms import ENGINES, FIXED_DRAFTING
 
-    needs = {"graphed": "CUDA, else it is eager"}
+    needs = {"graphed": NEEDS_OF_GRAPHED}
     ours = [
         {
             "engine": name,
@@ -198,7 +209,7 @@ def _engines() -> list[Row]:
     ]
     by_name = [
         {"engine": 'worker:"COMMAND"', "methods": "its own", _FIXED: "its own"}
-        | {"needs": "a program that speaks the engine protocol", "from": "you"},
+        | {"needs": NEEDS_OF_WORKER, "from": "you"},
         {"engine": "openai:URL", "methods": "its own", _FIXED: "its own"}
         | {"needs": "a running server", "from": "you"},
     ]
@@ -241,9 +252,9 @@ def _metrics() -> list[Row]:
 
     programs = {
         "metric": "\n".join(PROGRAMS),
-        "what": "Share of problems that one of so many programs solves, by their tests.",
+        "what": PASS_AT_K,
         "better": "higher",
-        "needs": "a task of code, a sandbox",
+        "needs": NEEDS_OF_PASS_AT_K,
         "from": SPSBENCH,
     }
 
@@ -252,9 +263,9 @@ def _metrics() -> list[Row]:
 
     by_name = {
         "metric": f"{PREFIX}NAME",
-        "what": "A metric of the evaluate library, or a script for it, evaluate:path/metric.py.",
-        "better": "higher, of error rates lower",
-        "needs": "its script, from the hub or a file",
+        "what": EVALUATE_METRIC,
+        "better": BETTER_UNLESS_ERROR_RATE,
+        "needs": NEEDS_OF_EVALUATE_METRIC,
         "from": "evaluate",
     }
     return [programs, *_kinds("metric", METRICS, about), by_name]
@@ -305,8 +316,7 @@ def _print_limits(external: Sequence[Row]) -> None:
         more = f" Options: {options}" if options else ""
         sentence = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
         out().print(sentence, style="dim", highlight=False, markup=False)
-    sentence = f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {ELSEWHERE}.\n"
-    out().print(sentence, style="dim", highlight=False, markup=False)
+    out().print(str(WayToEngines(ELSEWHERE)), style="dim", highlight=False, markup=False)
 
 
 def _print_table(name: str, rows: Sequence[Row]) -> None:

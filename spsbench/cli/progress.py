@@ -23,7 +23,8 @@ from rich.text import Text
 from spsbench.base.axes import label
 from spsbench.base.records import Arm, Sample
 from spsbench.cli.console import err
-from spsbench.report.wording import counted, milliseconds
+from spsbench.cli.messages import OutputsToScore, PromptsTimedAgain, SequencesOfProof, SequencesToMeasure
+from spsbench.report.wording import milliseconds
 
 _LOG_LINES = 10
 """Lines that a log gets of a run."""
@@ -121,8 +122,7 @@ class LogProgress:
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._tallies = Tallies(arms)
-        there = f", {done} of them are there already" if done else ""
-        self._begin("", f"Measuring {total} sequences{there}", total, done)
+        self._begin("", str(SequencesToMeasure(total, done)), total, done)
 
     def expecting(self, total: int | None, sentence: str) -> None:
         if total is not None:
@@ -136,25 +136,18 @@ class LogProgress:
         self._move(self._done + 1, self._total, f"  {arms}")
 
     def remeasuring(self, rounds: int, *, short: bool) -> None:
-        noun = "prompt" if rounds == 1 else "prompts"
-        if short:
-            line = f"Timing {rounds} {noun} again: a run this short meets one state of the machine"
-        else:
-            line = f"Timing {rounds} {noun} again because of CPU contention"
-        self._begin("Timing again", line, rounds, 0)
+        self._begin("Timing again", str(PromptsTimedAgain(rounds, short)), rounds, 0)
 
     def remeasured(self) -> None:
         self._move(min(self._done + 1, self._total), self._total)
 
     def proving(self, total: int) -> None:
         self.stop()
-        self._line(
-            f"Drawing up to {counted(total, 'sequence')} at temperature 1 for the proof of losslessness"
-        )
+        self._line(str(SequencesOfProof(total)))
 
     def scoring(self, total: int) -> None:
         self.stop()
-        self._line(f"Scoring {total} outputs")
+        self._line(str(OutputsToScore(total)))
 
     def stage(self, what: str, total: int, done: int = 0) -> None:
         """Begin a phase of so many steps."""

@@ -13,6 +13,7 @@ from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.paths import results_dir
 from spsbench.cli.console import out as console
 from spsbench.cli.console import print_json, say
+from spsbench.cli.messages import RunIncomplete
 from spsbench.cli.options import Common, asks, option
 from spsbench.cli.run import resume_command
 
@@ -54,10 +55,7 @@ def report(asked: ReportOptions) -> None:
     galleries = []
     for directory, measured in runs:  # the tables came first, since figures take seconds
         if not measured.summary["complete"]:
-            say(
-                f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}",
-                quiet=asked.quiet,
-            )
+            say(RunIncomplete(directory, resume_command(directory)), quiet=asked.quiet)
         if asked.html or not alone:
             galleries.append(write(directory, measured, narrow=asked.html))
             say(f"The report is in {directory / 'report.md'}", quiet=asked.quiet)

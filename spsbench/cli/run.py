@@ -23,6 +23,14 @@ from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
 from spsbench.cli.console import hint, load_in_runs, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
+from spsbench.cli.messages import (
+    CHECKING,
+    Everything,
+    ProcessesFinished,
+    ProcessesLeftOut,
+    WayToFigures,
+    WayToTimeAgain,
+)
 from spsbench.cli.options import NEEDED, Common, RunOptions, asks, option
 from spsbench.cli.settings import (
     gates_of,
@@ -97,7 +105,7 @@ def merge(options: MergeOptions) -> None:
     with RunStore.open(options.out, writable=True) as store:
         summary = finalize(store, None)
     show_summary(summary, as_json=options.json, quiet=options.quiet)
-    say(f"Everything is in {options.out}", quiet=options.quiet)
+    say(Everything(options.out), quiet=options.quiet)
 
 
 def start_run(options: RunOptions) -> None:
@@ -137,7 +145,7 @@ def start_run(options: RunOptions) -> None:
         repeated = on is None and config.remeasure_s != 0 and all(map(is_repeatable, known[1]))
         say_if_busy(load_in_runs(remeasured=repeated), quiet=quiet)
         say_reading(known[0], quiet=quiet)
-        say("Checking task, data and models", quiet=quiet)
+        say(CHECKING, quiet=quiet)
         from spsbench.runner import execute, execute_on, plan
         from spsbench.stats.conditions import is_trusted, is_undecided
 
@@ -152,13 +160,12 @@ def start_run(options: RunOptions) -> None:
                 ready, directory, resume=named is not None, watcher=watcher, allow_mixed=options.allow_mixed
             )
         show_summary(outcome.summary, as_json=options.json, quiet=quiet)
-        say(f"Everything is in {outcome.directory}", quiet=quiet)
+        say(Everything(outcome.directory), quiet=quiet)
         if not is_trusted(outcome.summary):
-            purpose = "To settle it" if is_undecided(outcome.summary) else "To time it again"
             again = resume_command(outcome.directory, "--remeasure", "10min", *spread)
-            say(f"{purpose}, when less else runs: {again}", quiet=quiet)
+            say(WayToTimeAgain(is_undecided(outcome.summary), again), quiet=quiet)
         report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
-        say(f"Figures and a page with every token: {report}", quiet=quiet)
+        say(WayToFigures(report), quiet=quiet)
         _judge(outcome.summary, gates, options.expect)
         if not outcome.complete:
             raise _incomplete(outcome.summary, directory, *spread)
@@ -312,7 +319,7 @@ def measure_processes(config: RunConfig, count: int, options: RunOptions, gates:
     if finished:
         summary = _conclude(out, finished, count, again)
         show_summary(summary, as_json=options.json, quiet=quiet)
-        say(f"{len(finished)} of {count} processes finished; everything is in {out}", quiet=quiet)
+        say(ProcessesFinished(len(finished), count, out), quiet=quiet)
         _judge(summary, gates, options.expect)
     if len(finished) < count:
         ends = [f"{directory} ended with code {code}" for directory, code in codes.items() if code != 0]
@@ -381,7 +388,7 @@ def _conclude(out: Path, directories: Sequence[Path], count: int, command: str) 
     summary = summarise(pd.concat(samples, ignore_index=True), pd.concat(loops, ignore_index=True), info)
     if (unfinished := count - len(directories)) > 0:
         summary["complete"] = False
-        summary["warnings"].insert(0, f"{unfinished} of {count} processes did not finish and are left out.")
+        summary["warnings"].insert(0, str(ProcessesLeftOut(unfinished, count)))
     write_summary(out, summary)
     write_text(out / REPORT_FILE, render(summary, info | {"command": command}))
     return summary

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UsageError
 from spsbench.cli.console import present, say
+from spsbench.cli.messages import Everything, OutputsToScore, SamplesToRun, WholePrograms
 from spsbench.cli.options import Common, asks, option
 from spsbench.cli.values import number
 from spsbench.config.together import refuse_together
@@ -119,13 +120,9 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
         raise UsageError(why, flag="--k", remedy=f"Name none above {fewest}.")
     sandbox = sandbox_level(options.unsafe_exec)
     counts = {"samples": sampled.total(), "problems": len(sampled)}
-    say(
-        f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.",
-        quiet=options.quiet,
-    )
-    if (whole := forms["solution"]) and extract == "none":
-        beside = f"; completions beside them, not run: {forms['both']}" if forms["both"] else ""
-        say(f"Whole programs (solution), each run alone: {whole}{beside}.", quiet=options.quiet)
+    say(SamplesToRun(counts["samples"], counts["problems"], sandbox), quiet=options.quiet)
+    if forms["solution"] and extract == "none":
+        say(WholePrograms(forms["solution"], forms["both"]), quiet=options.quiet)
     verdicts = judge_all(programs(), judging.timeout_s, judging.workers, options.unsafe_exec)
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
     write_rows(target, ({**one.row, "result": v.result, "passed": v.passed} for one, v in rows))
@@ -201,12 +198,12 @@ def score_run(options: ScoreOptions, judging: Judging) -> None:
         score_outputs(
             task,
             store,
-            lambda count: say(f"Scoring {count} outputs", quiet=options.quiet),
+            lambda count: say(OutputsToScore(count), quiet=options.quiet),
             again=not options.missing,
         )
         summary = finalize(store, None, task)
     show_summary(summary, as_json=options.json, quiet=options.quiet)
-    say(f"Everything is in {run}", quiet=options.quiet)
+    say(Everything(run), quiet=options.quiet)
 
 
 def _note_rule(store: RunStore, task: Task, choice: str | None, *, only_missing: bool) -> None:

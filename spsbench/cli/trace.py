@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Arm, Loop, Request, TracedToken
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.messages import TimesDoNotCount, TracedSpeedup
 from spsbench.cli.options import Common, RunOptions, among, asks, option
 
 if TYPE_CHECKING:
@@ -231,12 +232,10 @@ def _closing_lines(facts: Mapping[str, Any]) -> list[str]:
     from spsbench.report.wording import milliseconds, number
 
     names = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
-    sps = milliseconds(facts["sps_ms_per_token"])
-    ars = milliseconds(facts["ars_ms_per_token"])
+    sps, ars = (milliseconds(facts[f"{method}_ms_per_token"]) for method in ("sps", "ars"))
     return [
         "",
         "  ".join(f"{name} {number(facts[name], 3)}" for name in names),
-        *([f"The times do not count: {'; '.join(found)}."] if (found := facts["untrusted"]) else []),
-        f"{facts['emitted']} tokens in {facts['loops']} loops: SpS (K={facts['k']}) {sps} ms/token, "
-        f"ArS {ars}: {facts['speedup']:.2f}x here.",
+        *([str(TimesDoNotCount(tuple(facts["untrusted"])))] if facts["untrusted"] else []),
+        str(TracedSpeedup(facts["emitted"], facts["loops"], facts["k"], sps, ars, facts["speedup"])),
     ]

@@ -179,7 +179,8 @@ TABLE = (
             "process",
         ),
         ("engine",),
-        why="it changes how the built-in sampler is tested; of {beside} only the form of its answers is checked.",
+        why="it changes how the built-in sampler is tested; of {beside} only the form of its answers is "
+        "checked.",
         remedy="Leave it out.",
     ),
     Clash(

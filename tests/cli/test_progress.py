@@ -7,7 +7,8 @@ from rich.console import Console
 
 from spsbench.base import environment
 from spsbench.base.records import Arm, Generation, Loop, Method, Sample, SamplingParams
-from spsbench.cli.console import LOAD_IN_ROUNDS, Transfers, load_in_runs, say_if_busy
+from spsbench.cli.console import Transfers, load_in_runs, say_if_busy
+from spsbench.cli.messages import LOAD_IN_ROUNDS
 from spsbench.cli.progress import BarProgress, LogProgress
 
 

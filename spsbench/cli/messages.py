@@ -1,0 +1,333 @@
+"""What commands tell beside their results: what they do, what it costs, and how to go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spsbench.base.messages import Message
+from spsbench.report.wording import counted
+
+CHECKING = "Checking task, data and models"
+
+LOAD_IN_RUNS = (
+    "Nothing is timed again; intervals hold what they take: a run says less than on a quiet machine."
+)
+LOAD_IN_REMEASURED_RUNS = (
+    "What they disturb is timed again, and intervals hold the rest: a run takes longer and says less "
+    "than on a quiet machine."
+)
+LOAD_IN_ROUNDS = "Of several rounds the least disturbed count: it says less than on a quiet machine."
+"""What other load does to forwards and loops that are timed in rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequencesToMeasure(Message):
+    total: int
+    done: int
+
+    def __str__(self) -> str:
+        there = f", {self.done} of them are there already" if self.done else ""
+        return f"Measuring {self.total} sequences{there}"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsTimedAgain(Message):
+    count: int
+    is_short_run: bool
+
+    def __str__(self) -> str:
+        prompts = counted(self.count, "prompt")
+        if self.is_short_run:
+            return f"Timing {prompts} again: a run this short meets one state of the machine"
+        return f"Timing {prompts} again because of CPU contention"
+
+
+@dataclass(frozen=True, slots=True)
+class SequencesOfProof(Message):
+    most: int
+
+    def __str__(self) -> str:
+        sequences = counted(self.most, "sequence")
+        return f"Drawing up to {sequences} at temperature 1 for the proof of losslessness"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsToScore(Message):
+    count: int
+
+    def __str__(self) -> str:
+        return f"Scoring {self.count} outputs"
+
+
+@dataclass(frozen=True, slots=True)
+class Everything(Message):
+    """Of a run, by the folder that has it."""
+
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"Everything is in {self.folder}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesFinished(Message):
+    finished: int
+    count: int
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.finished} of {self.count} processes finished; everything is in {self.folder}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesLeftOut(Message):
+    unfinished: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.unfinished} of {self.count} processes did not finish and are left out."
+
+
+@dataclass(frozen=True, slots=True)
+class WayToTimeAgain(Message):
+    """Of times that do not decide, or that cannot be trusted."""
+
+    is_undecided: bool
+    command: str
+
+    def __str__(self) -> str:
+        purpose = "To settle it" if self.is_undecided else "To time it again"
+        return f"{purpose}, when less else runs: {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class WayToFigures(Message):
+    command: str
+
+    def __str__(self) -> str:
+        return f"Figures and a page with every token: {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunIncomplete(Message):
+    folder: Path
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.folder} is not complete. Continue it with:\n  {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class WayToContinue(Message):
+    command: str
+
+    def __str__(self) -> str:
+        return f"Everything finished is kept. Continue with:\n  {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInterrupted(Message):
+    """By a signal, if any has a name; ``command`` continues what is kept, or starts again."""
+
+    signal: str | None
+    is_kept: bool
+    command: str
+
+    def __str__(self) -> str:
+        by = "" if self.signal is None else f" by {self.signal}"
+        advice = "; everything finished is kept. Continue with" if self.is_kept else ". Start it again with"
+        return f"\nInterrupted{by}{advice}:\n  {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowdownPossible(Message):
+    """Arms whose interval goes beyond a gate."""
+
+    allowed: str
+    arms: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"Not slower by more than {self.allowed} beyond doubt, but too few prompts to exclude it: "
+            f"{', '.join(self.arms)}."
+        )
+
+
+FOREIGN_IDS = "the runs have ids that are no tokens of the model"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesToRun(Message):
+    samples: int
+    problems: int
+    sandbox: str
+
+    def __str__(self) -> str:
+        return f"Running {self.samples} samples of {self.problems} problems in {self.sandbox}."
+
+
+@dataclass(frozen=True, slots=True)
+class WholePrograms(Message):
+    """Samples with a solution; of them those that have a completion too."""
+
+    count: int
+    with_completion: int
+
+    def __str__(self) -> str:
+        both = self.with_completion
+        beside = f"; completions beside them, not run: {both}" if both else ""
+        return f"Whole programs (solution), each run alone: {self.count}{beside}."
+
+
+@dataclass(frozen=True, slots=True)
+class TimesDoNotCount(Message):
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"The times do not count: {'; '.join(self.reasons)}."
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSpeedup(Message):
+    """Of one text; times in ms a token, as they are shown."""
+
+    tokens: int
+    loops: int
+    k: int
+    sps_ms: str
+    ars_ms: str
+    speedup: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tokens} tokens in {self.loops} loops: SpS (K={self.k}) {self.sps_ms} ms/token, "
+            f"ArS {self.ars_ms}: {self.speedup:.2f}x here."
+        )
+
+
+# doctor
+
+NO_OTHER_LOAD = "none: times can be trusted now"
+NOT_IN_HUB_CACHE = "not in the hub's cache; needs the hub, or --data PATH"
+
+# doctor FOLDER
+
+HOW_ENGINES_READ = "how it reads the folder"
+LAST_STATE = "the target's last state, after its final norm"
+NO_LAYERS_NAMED = "the states after 2, n//2 and n-3 of the target's n layers, which are no ids in the folder"
+
+
+@dataclass(frozen=True, slots=True)
+class TextsToRead(Message):
+    count: int
+    tokens: int
+    readings: int
+
+    def __str__(self) -> str:
+        return f"Reading {self.count} texts of {self.tokens} tokens under {self.readings} readings"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionModules(Message):
+    count: int
+    own_heads: int
+
+    def __str__(self) -> str:
+        heads = (
+            f"{self.own_heads} with an output head in the files"
+            if self.own_heads
+            else "with the target's head"
+        )
+        return f"{self.count}, {heads}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAndValuesRead(Message):
+    """By an assistant, of layers of these kinds."""
+
+    kinds: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kinds = " and ".join(name.replace("_", " ") for name in self.kinds)
+        seen = f"the keys and values of its last layers of {kinds} that compute some"
+        return f"the target's last state, and {seen}"
+
+
+@dataclass(frozen=True, slots=True)
+class LayersRead(Message):
+    ids: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"ids {', '.join(map(str, self.ids))} of the target's layers"
+
+
+@dataclass(frozen=True, slots=True)
+class ClustersProposed(Message):
+    count: int
+
+    def __str__(self) -> str:
+        return f"tokens of the best of {self.count:,} clusters"
+
+
+@dataclass(frozen=True, slots=True)
+class BestReading(Message):
+    """Under which most is accepted; whether it is better than each other one beyond what texts leave open,
+    None where there is no other."""
+
+    reading: str
+    is_certain: bool | None
+
+    def __str__(self) -> str:
+        if self.is_certain is None:
+            known = ", the one reading that there is."
+        elif self.is_certain:
+            known = ", beyond what the texts leave open: most likely it was trained so."
+        else:
+            known = "; these texts leave open whether another reading is as good."
+        return f"Most is accepted of it {self.reading}{known}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokensLost(Message):
+    """Per loop under a reading, against the best one: mean and 95% interval; and who reads so."""
+
+    reading: str
+    engines: tuple[str, ...]
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        by = f" (as {', '.join(self.engines)} reads it)" if self.engines else ""
+        interval = f"[{self.low:.2f}, {self.high:.2f}]"
+        return f"Read {self.reading}{by} it loses {self.mean:.2f} tokens per loop {interval}."
+
+
+# list
+
+PASS_AT_K = "Share of problems that one of so many programs solves, by their tests."
+NEEDS_OF_PASS_AT_K = "a task of code, a sandbox"
+EVALUATE_METRIC = "A metric of the evaluate library, or a script for it, evaluate:path/metric.py."
+NEEDS_OF_EVALUATE_METRIC = "its script, from the hub or a file"
+BETTER_UNLESS_ERROR_RATE = "higher, of error rates lower"
+NEEDS_OF_WORKER = "a program that speaks the engine protocol"
+NEEDS_OF_GRAPHED = "CUDA, else it is eager"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOfTasks(Message):
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"Each of {', '.join(self.names)}, and the row of acceptance that papers print."
+
+
+@dataclass(frozen=True, slots=True)
+class WayToEngines(Message):
+    """``elsewhere`` is how one is named that is installed elsewhere."""
+
+    elsewhere: str
+
+    def __str__(self) -> str:
+        return f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {self.elsewhere}.\n"
