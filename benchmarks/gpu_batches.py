@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.gpu import ALPHA, GREEDY, NUCLEUS, K, _capture, _name, _pair, accept_at
 from benchmarks.pairs import build
+from spsbench.base.arrays import Floats
 from spsbench.base.environment import describe_environment
 from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.decode.clock import SystemClock
@@ -29,7 +30,7 @@ from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.whatif.bench.forced import NullDecoder
-from spsbench.stats.bootstrap import Floats, pooled_interval
+from spsbench.stats.bootstrap import pooled_interval
 
 
 def main() -> int:

@@ -1,6 +1,10 @@
 """What every room stands on: errors, files, records, axes, plugins and the environment."""
 
 from spsbench.base import protocol as protocol
+from spsbench.base.arrays import AnyFloats as AnyFloats
+from spsbench.base.arrays import Bools as Bools
+from spsbench.base.arrays import Floats as Floats
+from spsbench.base.arrays import Ints as Ints
 from spsbench.base.axes import BLOCK as BLOCK
 from spsbench.base.axes import CHAIN as CHAIN
 from spsbench.base.axes import EAGER as EAGER

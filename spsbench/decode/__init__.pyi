@@ -35,7 +35,6 @@ from spsbench.decode.rejection import Draft as Draft
 from spsbench.decode.rejection import Verdict as Verdict
 from spsbench.decode.rejection import Weights as Weights
 from spsbench.decode.rejection import judged as judged
-from spsbench.decode.rows import Floats as Floats
 from spsbench.decode.rows import HostRow as HostRow
 from spsbench.decode.rows import HostRows as HostRows
 from spsbench.decode.rows import Rows as Rows

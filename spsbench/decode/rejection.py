@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, on_host, rows_of, takes_rows
+from spsbench.base.arrays import AnyFloats
+from spsbench.decode.rows import HostRows, Rows, for_judge, on_host, rows_of, takes_rows
 from spsbench.decode.sampling import draw
 
 ROOT = -1
@@ -160,7 +161,7 @@ def judged(accept: Accept, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict
     return accept(q if isinstance(q, Tensor) else for_judge(accept, q), draft, u)
 
 
-Weights = TypeVar("Weights", Tensor, Floats)
+Weights = TypeVar("Weights", Tensor, AnyFloats)
 
 
 def acceptance_probability(q: Weights, p: Weights) -> Weights:

@@ -19,14 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from spsbench.base.arrays import AnyFloats, Ints
 from spsbench.base.records import SamplingParams
 from spsbench.decode import sampling as law
-
-Floats = law.Floats
-Integers = NDArray[np.int64]
 
 # A nucleus is looked for among the tokens of more than this probability, then of fewer, then among all.
 _SHARES = (1e-3, 1e-5, 0.0)
@@ -151,16 +148,16 @@ class HostRow(NamedTuple):
         weights: [m] their probabilities; of a row that came from NaN, NaN.
     """
 
-    ids: Integers | None
-    weights: Floats
+    ids: Ints | None
+    weights: AnyFloats
 
     @classmethod
-    def of(cls, probs: Floats) -> HostRow:
+    def of(cls, probs: AnyFloats) -> HostRow:
         """From all V probabilities, which it may go on looking at."""
         ids = (probs != 0).nonzero()[0]
         return cls(ids, probs[ids]) if 0 < 2 * len(ids) <= len(probs) else cls(None, probs)
 
-    def drawn(self, weights: Floats, u: float) -> int:
+    def drawn(self, weights: AnyFloats, u: float) -> int:
         """A token of the support by other weights [m] than its own, see ``sampling.draw``."""
         place = _inverse(weights, u)
         return place if self.ids is None else int(self.ids[place])
@@ -174,7 +171,7 @@ class HostRow(NamedTuple):
         place = int(self.ids.searchsorted(token))
         return float(self.weights[place]) if place < len(self.ids) and self.ids[place] == token else 0.0
 
-    def along(self, other: HostRow) -> Floats:
+    def along(self, other: HostRow) -> AnyFloats:
         """[m] the probabilities of the tokens that ``other`` supports."""
         if other.ids is None:
             return self.spread(len(other.weights))
@@ -187,7 +184,7 @@ class HostRow(NamedTuple):
         places[places == len(self.ids)] = 0
         return np.where(self.ids[places] == other.ids, self.weights[places], 0)
 
-    def without(self, token: int) -> Floats:
+    def without(self, token: int) -> AnyFloats:
         """[m] its weights, with 0 at one token; its own where nothing else is left."""
         place = token if self.ids is None else int(self.ids.searchsorted(token))
         if place == len(self.weights) or (self.ids is not None and self.ids[place] != token):
@@ -196,7 +193,7 @@ class HostRow(NamedTuple):
         rest[place] = 0.0
         return rest if rest.any() else self.weights
 
-    def spread(self, vocab_size: int) -> Floats:
+    def spread(self, vocab_size: int) -> AnyFloats:
         """[V] with zeros outside of the support."""
         if self.ids is None:
             return self.weights
@@ -256,7 +253,7 @@ class HostRows(Rows):
     def at(self, tokens: Tensor) -> Tensor:
         return torch.from_numpy(self.of_tokens(tokens.tolist()))
 
-    def of_tokens(self, tokens: Sequence[int]) -> Floats:
+    def of_tokens(self, tokens: Sequence[int]) -> AnyFloats:
         """[k] the same as ``at``, of numbers."""
         rows = self.each()
         own = [row.at(token) for row, token in zip(rows, tokens, strict=False)]
@@ -341,7 +338,7 @@ def for_judge(judge: Callable[..., Any], rows: Rows) -> Any:
     return rows if getattr(judge, "takes_rows", False) else rows.dense()
 
 
-def _greedy(scores: Floats) -> list[HostRow]:
+def _greedy(scores: AnyFloats) -> list[HostRow]:
     """The one-hot rows of the largest logits [n, V]; NaN where that is none."""
     best = scores.argmax(-1)
     certain = np.ones(len(scores), scores.dtype)
@@ -351,7 +348,7 @@ def _greedy(scores: Floats) -> list[HostRow]:
     return [HostRow(best[n : n + 1], certain[n : n + 1]) for n in range(len(scores))]
 
 
-def _probabilities(logits: Floats, params: SamplingParams) -> Iterator[Floats]:
+def _probabilities(logits: AnyFloats, params: SamplingParams) -> Iterator[AnyFloats]:
     """Each row's softmax at the temperature, of the largest logits alone if so wanted.
 
     Row by row: a softmax of several would share them out among torch's threads, and wake these. Where torch
@@ -369,20 +366,20 @@ def _probabilities(logits: Floats, params: SamplingParams) -> Iterator[Floats]:
         yield from torch.from_numpy(scores).softmax(-1).numpy()
 
 
-def _kept(probs: Floats, params: SamplingParams) -> HostRow:
+def _kept(probs: AnyFloats, params: SamplingParams) -> HostRow:
     """A row from its probabilities [V], by their nucleus."""
     if params.top_p < 1.0:
         return _nucleus(probs, params.top_p)
     return HostRow.of(probs) if params.top_k else HostRow(None, probs)
 
 
-def _largest(scores: Floats, k: int) -> Floats:
+def _largest(scores: AnyFloats, k: int) -> AnyFloats:
     """The k largest scores and what ties with them; minus infinity elsewhere."""
     kth = np.partition(scores, -k)[..., -k, None]
     return np.where(scores < kth, -np.inf, scores).astype(scores.dtype, copy=False)
 
 
-def _nucleus(probs: Floats, top_p: float) -> HostRow:
+def _nucleus(probs: AnyFloats, top_p: float) -> HostRow:
     """The smallest set of most probable tokens whose mass reaches ``top_p``, renormalised.
 
     Looked for among the tokens above some probability: every more probable token is among them, so that
@@ -405,7 +402,7 @@ def _nucleus(probs: Floats, top_p: float) -> HostRow:
     return HostRow(ids[places], inside[places] / mass)
 
 
-def _edge(inside: Floats, top_p: float, are_all: bool) -> tuple[float, float] | None:
+def _edge(inside: AnyFloats, top_p: float, are_all: bool) -> tuple[float, float] | None:
     """The least probability in the nucleus, and the nucleus's mass; None if it reaches past these tokens.
 
     Args:
@@ -436,7 +433,7 @@ def _edge_of_few(falling: list[float], top_p: float, are_all: bool) -> tuple[flo
     return (last, mass) if falling and (are_all or mass >= top_p) else None
 
 
-def _inverse(weights: Floats, u: float) -> int:
+def _inverse(weights: AnyFloats, u: float) -> int:
     """Index into [m] weights by the inverse of their cumulative sum; one of weight 0 is never drawn."""
     if len(weights) <= _HEAD:
         few = list(accumulate(weights.tolist()))

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spsbench.base.records import Processing, SamplingParams
-
-Floats = NDArray[np.floating[Any]]
 
 
 def warp(logits: Tensor, params: SamplingParams) -> Tensor:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import AnyFloats
 from spsbench.decode.rejection import ROOT, Draft, Verdict, residual
-from spsbench.decode.rows import Floats, HostRow, Rows, on_host, rows_of, takes_rows
+from spsbench.decode.rows import HostRow, Rows, on_host, rows_of, takes_rows
 
 
 class Tree:
@@ -184,7 +185,7 @@ def k_seq(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
             return tree.verdict(node, HostRow(row.ids, residual(row.weights, taken * shared)))
 
 
-def _scale(q: Floats, p: Floats, k: int) -> float:
+def _scale(q: AnyFloats, p: AnyFloats, k: int) -> float:
     """Return rho, the least scale from 1 to k whose residual is not negative, searched from above."""
     low, high = 1.0, float(k)
     for _ in range(60 if k > 1 else 0):

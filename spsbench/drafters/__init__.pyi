@@ -4,7 +4,6 @@ from spsbench.drafters.checked import CheckedDrafter as CheckedDrafter
 from spsbench.drafters.checked import DrafterFault as DrafterFault
 from spsbench.drafters.forced import ForcedDrafts as ForcedDrafts
 from spsbench.drafters.forced import ForcedText as ForcedText
-from spsbench.drafters.forced import Integers as Integers
 from spsbench.drafters.forced import StatesUpTo as StatesUpTo
 from spsbench.drafters.forced import forced_drafts as forced_drafts
 from spsbench.drafters.model import ModelDrafter as ModelDrafter

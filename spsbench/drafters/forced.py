@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import Floats, Ints
 from spsbench.base.errors import UsageError
 from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.law.text_loops import Floats, anchored, ratio_by_token
+from spsbench.law.text_loops import anchored, ratio_by_token
 from spsbench.models.causal_lm import LAST, HiddenStates, States
-
-Integers = npt.NDArray[np.int64]
 
 _CPU = torch.device("cpu")
 
@@ -83,7 +81,7 @@ class ForcedDrafts(NamedTuple):
     """
 
     ratios: Floats
-    drafted: Integers
+    drafted: Ints
 
     @property
     def chances(self) -> Floats:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from spsbench.base.arrays import Floats, Ints
 from spsbench.base.plugins import Options
 from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
@@ -18,8 +18,6 @@ from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_single_tokens
 from spsbench.drafters.registry import Context
-
-Integers = NDArray[np.int64]
 
 
 class Followers(NamedTuple):
@@ -30,8 +28,8 @@ class Followers(NamedTuple):
         counts: [n] how often each, at least 1.
     """
 
-    tokens: Integers
-    counts: Integers
+    tokens: Ints
+    counts: Ints
 
 
 NONE = Followers(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -46,8 +44,8 @@ class _Level(NamedTuple):
         followers: of all contexts, one after the other.
     """
 
-    keys: Integers
-    starts: Integers
+    keys: Ints
+    starts: Ints
     followers: Followers
 
 
@@ -67,7 +65,7 @@ class CorpusCounts:
         self._vocab_size = vocab_size
         flat = np.fromiter((token for tokens in sequences for token in tokens), np.int64)
         depth = np.fromiter((place for tokens in sequences for place in range(len(tokens))), np.int64)
-        self.unigrams: Integers = np.bincount(flat, minlength=vocab_size)
+        self.unigrams: Ints = np.bincount(flat, minlength=vocab_size)
         self._levels: list[_Level] = []
         context = np.zeros(len(flat), np.int64)  # of each place: the index of the context before it
         for length in range(1, order):
@@ -196,7 +194,7 @@ class NgramDrafter:
     def _context(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens[max(len(tokens) - self._order + 1, 0) :]
 
-    def _row(self, recent: Sequence[int]) -> NDArray[np.float64]:
+    def _row(self, recent: Sequence[int]) -> Floats:
         """[V] probabilities after a context of at most order - 1 tokens, before warping.
 
         Every order's counts are scaled by what the higher ones leave and added to one dense unigram row.
@@ -214,7 +212,7 @@ class NgramDrafter:
         distinct = max(int(np.count_nonzero(self._unigrams)), 1)  # with no counts only the floor remains
         total = int(self._unigrams.sum())
         floor = distinct / len(self._unigrams)
-        row: NDArray[np.float64] = (self._unigrams + floor) / (total + distinct) * left
+        row: Floats = (self._unigrams + floor) / (total + distinct) * left
         for part, scale in parts:
             row[part.tokens] += part.counts * scale
         return row

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import Ints
 from spsbench.decode.rows import Rows, rows_of, takes_rows
 from spsbench.drafters.registry import Margin, Policy
 from spsbench.drafters.registry import PolicyKind as PolicyKind  # other packages import it from here
@@ -103,7 +103,7 @@ class Momentum:
         return max(wanted + (cls._MORE if stood else -cls._LESS), 1)
 
     @classmethod
-    def table(cls, k: int) -> npt.NDArray[np.int64]:
+    def table(cls, k: int) -> Ints:
         """[K, 2] the next lookahead after one of 1 to K: after a rejection, after full acceptance."""
         rows = [[min(cls.after(w, stood=stood), k) for stood in (False, True)] for w in range(1, k + 1)]
         return np.array(rows, np.int64)

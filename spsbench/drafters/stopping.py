@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import AnyFloats, Bools, Floats, Ints
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
@@ -19,11 +19,9 @@ from spsbench.drafters.forced import ForcedDrafts, ForcedText, ratios_of
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy
 from spsbench.drafters.registry import policy_kind
-from spsbench.law.text_loops import Booleans, Floats, Integers, Rollouts, anchored
+from spsbench.law.text_loops import Rollouts, anchored
 
 STOP_BELOW, ENTROPY = "stop-below", "entropy"
-
-Numbers = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class DraftStopRule:
         """Whether it ends no draft: no probability is below 0."""
         return self.spec.name == STOP_BELOW and self.threshold <= 0
 
-    def ends(self, probability: Numbers, entropy: Numbers) -> Booleans:
+    def ends(self, probability: AnyFloats, entropy: AnyFloats) -> Bools:
         """[...] whether a draft ends there, by the policy's own margin in the rows' precision.
 
         Args:
@@ -72,7 +70,7 @@ class DraftedText:
     """
 
     accepted: Floats
-    stops: Booleans
+    stops: Bools
     rejected: Floats
     rollouts: tuple[Rollouts, ...]
 
@@ -136,14 +134,14 @@ class StopReader:
         self.texts.append(DraftedText(accepted, stops, rejected.T, rollouts))
         return ForcedDrafts(anchored(ratios, k), np.full(n, k))
 
-    def _entropies(self, p: Rows) -> Numbers:
+    def _entropies(self, p: Rows) -> AnyFloats:
         """[len(p)] in nats, as the policy computes them; NaN if no rule asks."""
         if not self._reads_entropy:
             return np.full(len(p), np.nan)
-        nats: Numbers = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
+        nats: AnyFloats = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
         return nats
 
-    def _chosen_positions(self, sizes: Floats) -> tuple[Integers, Floats]:
+    def _chosen_positions(self, sizes: Floats) -> tuple[Ints, Floats]:
         """Return positions after which drafts are sampled on, and their weights.
 
         A position is likelier to be chosen where a rejection is likelier.
@@ -154,7 +152,7 @@ class StopReader:
         chosen = np.flatnonzero(np.diff(edges) > 0)
         return chosen, 1 / chances[chosen]
 
-    def _lengths_after_rejection(self, drafts: Iterator[tuple[Rows, Tensor]], k: int) -> Integers:
+    def _lengths_after_rejection(self, drafts: Iterator[tuple[Rows, Tensor]], k: int) -> Ints:
         """[R] how many tokens are drafted after a rejected one until each rule ends the draft."""
         lengths = np.zeros(len(self.rules), np.int64)
         for drafted, (row, token) in enumerate(drafts, start=1):
@@ -177,8 +175,8 @@ class _Residual(NamedTuple):
         share: [m] of the law; adds up to 1.
     """
 
-    tokens: Integers
-    probability: Numbers
+    tokens: Ints
+    probability: AnyFloats
     share: Floats
 
 

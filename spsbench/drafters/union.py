@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import Ints
 from spsbench.base.errors import UsageError
 from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import ForcedDrafts, ForcedText, Integers, forced_drafts
+from spsbench.drafters.forced import ForcedDrafts, ForcedText, forced_drafts
 from spsbench.drafters.registry import DRAFT, Context
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import merged
@@ -104,7 +105,7 @@ class UnionTreeDrafter:
             member.observe(tokens, len(list(shared)))
 
 
-def united(members: Sequence[ForcedDrafts]) -> tuple[ForcedDrafts, Integers]:
+def united(members: Sequence[ForcedDrafts]) -> tuple[ForcedDrafts, Ints]:
     """Return what members that were read over one text propose together.
 
     Returns:

@@ -23,7 +23,6 @@ from spsbench.law.siblings import by_depth as by_depth
 from spsbench.law.siblings import drawn_siblings as drawn_siblings
 from spsbench.law.siblings import top_siblings as top_siblings
 from spsbench.law.text_loops import DraftedLoops as DraftedLoops
-from spsbench.law.text_loops import Floats as Floats
 from spsbench.law.text_loops import TextLoops as TextLoops
 from spsbench.law.text_loops import anchored as anchored
 from spsbench.law.text_loops import drafted_loops as drafted_loops

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spsbench.decode.rows import Floats as Weights
+from spsbench.base.arrays import AnyFloats as Weights
+from spsbench.base.arrays import Floats
 from spsbench.decode.rows import HostRow
-from spsbench.law.text_loops import Floats
 
 _PATHS = 4
 """Of rejected siblings, drawn at a place where more than two are tested."""

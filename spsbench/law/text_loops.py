@@ -38,11 +38,8 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
+from spsbench.base.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class TextLoops:
 
     starts: Floats
     ends: Floats
-    moves: Integers
+    moves: Ints
     first: int = 0
 
     @property
@@ -169,12 +166,12 @@ def anchored(by_token: Floats, k: int) -> Floats:
     return rows
 
 
-def stopped(chances: Floats, drafted: Integers) -> Floats:
+def stopped(chances: Floats, drafted: Ints) -> Floats:
     """Return [n, K] chances or ratios where a loop before token t drafts at most ``drafted[t]`` tokens."""
     return np.where(np.arange(chances.shape[1]) < drafted[:, None], chances, 0.0)
 
 
-def loops_in_states(ends: Floats, moves: Integers, first: int) -> TextLoops:
+def loops_in_states(ends: Floats, moves: Ints, first: int) -> TextLoops:
     """The law of loops whose state follows from the one before and from what it accepted.
 
     Args:
@@ -228,7 +225,7 @@ def fixed_loops(accepted: Floats, k: int) -> tuple[TextLoops, Floats]:
     return law, drafted
 
 
-def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[TextLoops, Floats]:
+def momentum_loops(accepted: Floats, following: Ints, first: int) -> tuple[TextLoops, Floats]:
     """Return (law, drafted) of a lookahead that follows from the one before and from whether all of it stood.
 
     Args:
@@ -257,9 +254,9 @@ class Rollouts(NamedTuple):
         further: [m] tokens drafted after the rejected one until the policy ends the draft, at most K - 1.
     """
 
-    positions: Integers
+    positions: Ints
     weights: Floats
-    further: Integers
+    further: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +271,7 @@ class StoppedLoops:
     """
 
     law: TextLoops
-    most: Integers
+    most: Ints
     low: Floats
     high: Floats
 
@@ -297,7 +294,7 @@ class StoppedLoops:
         return drafted_shares
 
 
-def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -> StoppedLoops:
+def stopped_loops(accepted: Floats, stops: Bools, rejected: Floats, k: int) -> StoppedLoops:
     """Return the loops of drafts that end early.
 
     Args:
@@ -313,16 +310,16 @@ def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -
     return StoppedLoops(law, most, low[None], high[None])
 
 
-def drafted_ahead(stops: Booleans, k: int) -> Integers:
+def drafted_ahead(stops: Bools, k: int) -> Ints:
     """[n] tokens that a loop which begins before each token drafts, if all of them are the text's."""
     n = len(stops)
     places = np.arange(n)
     first = np.minimum.accumulate(np.where(stops, places, n + k)[::-1])[::-1]
-    lengths: Integers = np.minimum(first - places + 1, k)
+    lengths: Ints = np.minimum(first - places + 1, k)
     return lengths
 
 
-def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floats, Floats]:
+def drafted_bounds(ends: Floats, most: Ints, rejected: Floats) -> tuple[Floats, Floats]:
     """What loops draft, if a draft that goes on after a rejected token ends after the next one, or never.
 
     Args:
@@ -348,7 +345,7 @@ def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floa
     return low, high
 
 
-def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
+def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Ints, float]:
     """Return how many tokens the oracle drafts, and the time that it takes for the text.
 
     Args:
@@ -369,7 +366,7 @@ def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
     return chosen, float(rest[0])
 
 
-def oracle_loops(ends: Floats, chosen: Integers) -> tuple[TextLoops, Floats]:
+def oracle_loops(ends: Floats, chosen: Ints) -> tuple[TextLoops, Floats]:
     """Return (law, drafted) of loops that draft what was chosen for the number that would be accepted.
 
     Args:

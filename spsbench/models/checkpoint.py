@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from spsbench.base.arrays import Ints, Singles
+
 
 def in_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return an array of zeros outside the heap, which would keep the memory after it is freed."""
@@ -31,8 +33,6 @@ def trim_heap() -> None:
         if trim is not None:
             trim(0)
 
-
-Floats = npt.NDArray[np.float32]
 
 EMBEDDING = "model.embed_tokens.weight"
 """Its name in every covered architecture."""
@@ -83,18 +83,18 @@ class StoredWeights(ABC):
         return self.tensors[name].shape
 
     @abstractmethod
-    def read(self, name: str) -> Floats:
+    def read(self, name: str) -> Singles:
         """Return a tensor in float32; it may be a view of the stored one."""
 
     @abstractmethod
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+    def rows(self, name: str, ids: Ints, out: Singles) -> None:
         """Write rows ``ids`` [k] of a matrix [m, n] into ``out`` [k, n], in float32."""
 
     def reads(self, name: str) -> bool:
         """Return whether ``read`` reads a tensor: whether it is there, and has a floating type."""
         return name in self
 
-    def integers(self, name: str) -> npt.NDArray[np.int64]:
+    def integers(self, name: str) -> Ints:
         """Return a tensor of whole numbers, or of truth values as 0 and 1."""
         raise KeyError(name)
 
@@ -102,15 +102,15 @@ class StoredWeights(ABC):
 class LoadedWeights(StoredWeights):
     """The weights of a model that torch has built."""
 
-    tensors: dict[str, Floats]
+    tensors: dict[str, Singles]
 
     def __init__(self, model: nn.Module) -> None:
         self.tensors = {name: tensor.detach().float().numpy() for name, tensor in model.named_parameters()}
 
-    def read(self, name: str) -> Floats:
+    def read(self, name: str) -> Singles:
         return self.tensors[name]
 
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+    def rows(self, name: str, ids: Ints, out: Singles) -> None:
         np.take(self.tensors[name], ids, axis=0, out=out)
 
 
@@ -138,7 +138,7 @@ class Checkpoint(StoredWeights):
         """Whether there is a tensor of that name, of a floating dtype that this class reads."""
         return name in self.tensors and self.tensors[name].kind in _STORED
 
-    def read(self, name: str) -> Floats:
+    def read(self, name: str) -> Singles:
         tensor = self.tensors[name]
         read = in_own_pages(tensor.shape, _STORED[tensor.kind])
         with tensor.file.open("rb") as file:
@@ -146,7 +146,7 @@ class Checkpoint(StoredWeights):
             file.readinto(read.data)
         return _widened(read)
 
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+    def rows(self, name: str, ids: Ints, out: Singles) -> None:
         if name not in self._tables:
             tensor = self.tensors[name]
             table = np.memmap(tensor.file, _STORED[tensor.kind], "r", tensor.start, tensor.shape)
@@ -158,14 +158,14 @@ class Checkpoint(StoredWeights):
         else:
             out[:] = _widened(stored[ids])
 
-    def integers(self, name: str) -> npt.NDArray[np.int64]:
+    def integers(self, name: str) -> Ints:
         from safetensors import safe_open
 
         with safe_open(self.tensors[name].file, framework="numpy") as file:
             stored = file.get_tensor(name)
         if stored.dtype.kind not in "iub":
             raise ValueError(f"{name} has the type {stored.dtype}, and not whole numbers")
-        numbers: npt.NDArray[np.int64] = stored.astype(np.int64)
+        numbers: Ints = stored.astype(np.int64)
         return numbers
 
     def _read_header(self, file: Path) -> None:
@@ -193,7 +193,7 @@ def _files(folder: Path) -> list[Path]:
     return files if all(file.is_file() for file in files) else []
 
 
-def _widened(stored: npt.NDArray[Any]) -> Floats:
+def _widened(stored: npt.NDArray[Any]) -> Singles:
     """Return stored values as float32; bfloat16 is its upper half."""
     if stored.dtype == np.float32:
         return stored

@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
+from spsbench.base.arrays import Ints, Singles
 from spsbench.base.errors import UnavailableError, UsageError, first_line
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.body import head_of
 from spsbench.models.causal_lm import LAST, CausalLM, States, VocabularyRows, text_config
-from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
+from spsbench.models.checkpoint import EMBEDDING, StoredWeights
 from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.onednn import Product
@@ -408,7 +408,7 @@ class OnnxChain(HeadChain):
     ) -> tuple[Tensor, Tensor]:
         n, width = len(tokens), self._plan.hidden
 
-        def embed(out: Floats) -> None:
+        def embed(out: Singles) -> None:
             self._table.rows(EMBEDDING, tokens.numpy(), out[:, :width])
             out[:, width:] = features.numpy()
 
@@ -452,7 +452,7 @@ class OnnxHeads:
         return self._bound[places]
 
 
-def _plan_of(own: Blueprint, target: OnnxLM, ids: npt.NDArray[np.int64]) -> Blueprint:
+def _plan_of(own: Blueprint, target: OnnxLM, ids: Ints) -> Blueprint:
     """Return a head's blueprint: its own layers under some rows of the target's output head."""
     if own.hidden != target.plan.hidden:
         raise ValueError(f"its layer is {own.hidden} wide, the target's states are {target.plan.hidden}")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from spsbench.base.arrays import Bools, Ints
 from spsbench.decode.beam import Node
 
-Columns = npt.NDArray[np.int64]
+Columns = Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Branches:
     """
 
     positions: Columns
-    sees: npt.NDArray[np.bool_]
+    sees: Bools
 
 
 class LiveTree:

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
+from spsbench.base.arrays import Ints, Singles
 from spsbench.models.blueprint import Blueprint
-from spsbench.models.checkpoint import Floats, StoredWeights, in_own_pages
+from spsbench.models.checkpoint import StoredWeights, in_own_pages
 
 BLOCK = 32
 """Neighbours in a row that share a scale."""
@@ -32,11 +33,11 @@ class Rounded:
 
     # [out, blocks, bytes]; of 4 bits two share a byte, the first in its lower half
     codes: npt.NDArray[np.uint8]
-    scales: Floats  # [out, blocks]
-    offsets: Floats | None = None  # [out, blocks]; None where every one is 0
+    scales: Singles  # [out, blocks]
+    offsets: Singles | None = None  # [out, blocks]; None where every one is 0
 
 
-def rounded(weight: Floats, bits: int) -> Rounded:
+def rounded(weight: Singles, bits: int) -> Rounded:
     """Round a matrix to 8 or 4 bits so that nothing is lost of what ggml has rounded.
 
     8 bits are 255 values symmetric about 0, as Q8_0 has them, 4 are 16 from a block's smallest to its
@@ -44,7 +45,7 @@ def rounded(weight: Floats, bits: int) -> Rounded:
     """
     assert bits in (8, 4)
     padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % BLOCK)), mode="edge")
-    blocks: Floats = padded.reshape(len(weight), -1, BLOCK)
+    blocks: Singles = padded.reshape(len(weight), -1, BLOCK)
     low = blocks.min(-1, keepdims=True)
     span = np.abs(blocks).max(-1, keepdims=True) if bits == 8 else blocks.max(-1, keepdims=True) - low
     scales = span / np.float32(127 if bits == 8 else 15)
@@ -56,10 +57,10 @@ def rounded(weight: Floats, bits: int) -> Rounded:
     return Rounded(packed, scales[..., 0], (low + 8 * scales)[..., 0])
 
 
-def block_sums(width: int) -> Floats:
+def block_sums(width: int) -> Singles:
     """[width, blocks] the matrix that adds up each block's entries, by which offsets are multiplied."""
     columns = np.arange(-(-width // BLOCK))
-    matrix: Floats = (np.arange(width)[:, None] // BLOCK == columns).astype(np.float32)
+    matrix: Singles = (np.arange(width)[:, None] // BLOCK == columns).astype(np.float32)
     return matrix
 
 
@@ -406,7 +407,7 @@ class Builder:
         bias = self._weight(f"{names[0]}.bias", self._joined_weights(names, "bias", scale))
         return self._node("Add", [product, bias], [out] if out else None)
 
-    def _joined_weights(self, names: Sequence[str], part: str, scale: float) -> Floats:
+    def _joined_weights(self, names: Sequence[str], part: str, scale: float) -> Singles:
         tensors = [self._stored.read(f"{name}.{part}") for name in names]
         for name, tensor in zip(names, tensors, strict=True):
             wanted = self._shapes[name.rpartition(".")[2]][: tensor.ndim]
@@ -415,10 +416,10 @@ class Builder:
         joined = tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
         return joined if scale == 1.0 else joined * np.float32(scale)
 
-    def _plain(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
+    def _plain(self, x: str, name: str, weight: Singles, outputs: list[str] | None) -> str:
         return self._node("MatMul", [x, self._weight(f"{name}.weight", weight.T)], outputs)
 
-    def _rounded(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
+    def _rounded(self, x: str, name: str, weight: Singles, outputs: list[str] | None) -> str:
         """Return x W^T of a matrix rounded to 8 or 4 bits."""
         bits = 8 if name == self._head() or self._bits is None else self._bits
         codes = rounded(weight, bits)
@@ -455,7 +456,7 @@ class Builder:
         self._weights[name][...] = array
         return name
 
-    def _constant(self, name: str, array: npt.NDArray[np.int64]) -> str:
+    def _constant(self, name: str, array: Ints) -> str:
         self._constants[name] = helper.make_tensor(name, TensorProto.INT64, array.shape, array.tolist())
         return name
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import Singles
 from spsbench.base.errors import UsageError
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, States, VocabularyRows, roomy
-from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
+from spsbench.models.checkpoint import EMBEDDING, StoredWeights, trim_heap
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches, Columns
 from spsbench.models.onnx_errors import as_python, run_bound, runtime_errors
@@ -66,7 +67,7 @@ LONG, SEVERAL = 512, 2
 """From so many cached tokens and rows on matrix products are the faster attention; see docs/decisions.md (0016)."""
 
 
-Bound = tuple[Any, Floats, Tensor, list[Tensor], "_Placed | None"]
+Bound = tuple[Any, Singles, Tensor, list[Tensor], "_Placed | None"]
 """A shape's binding, its [n, width] embeddings, [last, V] logits, [n, hidden] of each state that is kept, and
 what dense attention reads."""
 
@@ -148,12 +149,17 @@ class OnnxForward:
         self._slots = slots
         self._crossed: dict[str, Any] = {}
         self._bound: dict[tuple[int, int, bool], Bound] = {}
-        self.caches: Floats = np.empty(0, np.float32)
+        self.caches: Singles = np.empty(0, np.float32)
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
     def __call__(
-        self, embed: Callable[[Floats], None], start: int, n: int, last: int, branches: Branches | None = None
+        self,
+        embed: Callable[[Singles], None],
+        start: int,
+        n: int,
+        last: int,
+        branches: Branches | None = None,
     ) -> Tensor:
         """[last, V] logits of n tokens after the first ``start`` cached ones; ``embed`` writes [n, width].
 
@@ -390,7 +396,7 @@ class OnnxModel(CausalLM):
     def _new_forward(self) -> OnnxForward:
         return OnnxForward(self.session, self.plan, wide=self.wide, blocks=self.large)
 
-    def embed(self, tokens: Tensor, out: Floats) -> None:
+    def embed(self, tokens: Tensor, out: Singles) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
         self.stored.rows(self.embedding, tokens.numpy(), out)
         if self.plan.embedding_scale != 1.0:

@@ -6,14 +6,13 @@ import zipfile
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spsbench.base.arrays import Ints, Singles
 from spsbench.base.errors import UsageError
 from spsbench.base.files import open_file
-from spsbench.models.checkpoint import Floats, StoredWeights
+from spsbench.models.checkpoint import StoredWeights
 
 PICKLES = ("pytorch_model.bin", "medusa_lm_head.pt")
 """Files of published drafters that are no safetensors."""
@@ -71,16 +70,16 @@ class PickledWeights(StoredWeights):
     def reads(self, name: str) -> bool:
         return name in self._tensors and self._tensors[name].dtype in _FLOATS
 
-    def read(self, name: str) -> Floats:
-        read: Floats = self._tensors[name].float().contiguous().numpy()
+    def read(self, name: str) -> Singles:
+        read: Singles = self._tensors[name].float().contiguous().numpy()
         return read
 
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+    def rows(self, name: str, ids: Ints, out: Singles) -> None:
         out[:] = self._tensors[name][torch.from_numpy(ids)].float().numpy()
 
-    def integers(self, name: str) -> npt.NDArray[np.int64]:
+    def integers(self, name: str) -> Ints:
         tensor = self._tensors[name]
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             self._refuse(f"has {name} in {tensor.dtype}, not in whole numbers")
-        numbers: npt.NDArray[np.int64] = tensor.to(torch.int64).numpy()
+        numbers: Ints = tensor.to(torch.int64).numpy()
         return numbers

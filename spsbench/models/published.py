@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from spsbench.base.arrays import Ints, Singles
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
-from spsbench.models.checkpoint import Checkpoint, Floats, StoredWeights
+from spsbench.models.checkpoint import Checkpoint, StoredWeights
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
@@ -116,7 +116,7 @@ class Published:
         if held != layers:
             self.damaged(f"has {held} layers of the {layers} that num_hidden_layers in its {CONFIG} promises")
 
-    def vocabulary(self, rows: int, vocab_size: int) -> tuple[npt.NDArray[np.int64] | None, str]:
+    def vocabulary(self, rows: int, vocab_size: int) -> tuple[Ints | None, str]:
         """Return ([rows] the token of each row of the output head, how ``d2t`` was read).
 
         None where row i is token i. ``d2t`` has offsets from a row to its token; where ``t2d`` says that they
@@ -153,7 +153,7 @@ class Published:
         return readings["offsets"], "offsets"
 
 
-def _fault_of(ids: npt.NDArray[np.int64], vocab_size: int) -> str:
+def _fault_of(ids: Ints, vocab_size: int) -> str:
     """Return why rows of an output head cannot stand for these tokens; empty where they can."""
     if not len(ids):
         return "is empty"
@@ -178,16 +178,16 @@ class RenamedWeights(StoredWeights):
             self._name_in_file[names.get(prefix, "") + name.removeprefix(prefix)] = name
         self.tensors = {name: stored.tensors[held] for name, held in self._name_in_file.items()}
 
-    def read(self, name: str) -> Floats:
+    def read(self, name: str) -> Singles:
         return self._stored.read(self._name_in_file[name])
 
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+    def rows(self, name: str, ids: Ints, out: Singles) -> None:
         self._stored.rows(self._name_in_file[name], ids, out)
 
     def reads(self, name: str) -> bool:
         return name in self.tensors and self._stored.reads(self._name_in_file[name])
 
-    def integers(self, name: str) -> npt.NDArray[np.int64]:
+    def integers(self, name: str) -> Ints:
         return self._stored.integers(self._name_in_file[name])
 
 

@@ -13,10 +13,11 @@ from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from spsbench.base.arrays import Singles
 from spsbench.base.errors import UsageError
 from spsbench.models.blueprint import Blueprint, T5Plan, t5_plan
 from spsbench.models.causal_lm import LAST, CausalLM, States, decoder_layers
-from spsbench.models.checkpoint import Floats, StoredWeights
+from spsbench.models.checkpoint import StoredWeights
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_errors import run_bound
@@ -255,7 +256,7 @@ class _T5Builder(Builder):
         name = f"{self._half}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         distances = -torch.arange(low, self._whole.far + 1)
         buckets = self._whole.buckets_of(distances, both_sides=low < 0)
-        table: Floats = self._stored.read(name)[buckets.numpy()]
+        table: Singles = self._stored.read(name)[buckets.numpy()]
         by_query = self._node("Gather", [self._weight("bias_table", table), index], axis=0)
         across = self._node("Transpose", [by_query], perm=[2, 0, 1])
         self._node("Unsqueeze", [across, self._constant("first", np.array([0]))], [_BIAS])

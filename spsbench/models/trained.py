@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from spsbench.base.arrays import Ints, Singles
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.causal_lm import LAST, States
-from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import (
     CONVENTIONS,
@@ -97,7 +97,7 @@ class TrainedDraft:
     target: MadeFor
     config: dict[str, Any] | None
     stored: StoredWeights
-    vocabulary: npt.NDArray[np.int64] | None = None
+    vocabulary: Ints | None = None
     heads: int = 0
     writer: str = SPSBENCH
     reads: tuple[int, ...] | None = None
@@ -155,7 +155,7 @@ class TrainedDraft:
             remedy="Choose the target that it was made for, or ids=after.",
         )
 
-    def ids_below(self, vocab_size: int) -> npt.NDArray[np.int64]:
+    def ids_below(self, vocab_size: int) -> Ints:
         """[m] the token ids below a vocabulary's size that the draft can propose, ascending."""
         if self.vocabulary is None:
             return np.arange(vocab_size)
@@ -198,7 +198,7 @@ def table_fingerprint(table: Tensor) -> str:
     return _fingerprint(np.concatenate(ends))
 
 
-def _fingerprint(rows: Floats) -> str:
+def _fingerprint(rows: Singles) -> str:
     return f"sha256:{hashlib.sha256(rows.astype('<f4', copy=False).tobytes()).hexdigest()[:16]}"
 
 
@@ -250,7 +250,7 @@ def _count(told: Mapping[str, Any], name: str, most: int) -> int:
     return value
 
 
-def read_vocabulary(stored: Checkpoint, name: str, vocab_size: int) -> npt.NDArray[np.int64] | None:
+def read_vocabulary(stored: Checkpoint, name: str, vocab_size: int) -> Ints | None:
     """Return the whole numbers under a name, at most one for each token; None without that tensor."""
     if name not in stored:
         return None
@@ -328,7 +328,7 @@ def read_settings(file: Path, flag: str) -> dict[str, Any]:
     return dict(content)
 
 
-def require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:
+def require_vocabulary(folder: Path, ids: Ints, vocab_size: int, flag: str) -> None:
     """Refuse ids that are not an ascending list of the target's tokens."""
     if ids.ndim != 1 or not len(ids):
         fault = "is not a list of token ids"
@@ -360,7 +360,7 @@ class SharedWeights(StoredWeights):
         ids: [m] which rows of the head, ascending.
     """
 
-    def __init__(self, draft: TrainedDraft, target: StoredWeights, ids: npt.NDArray[np.int64]) -> None:
+    def __init__(self, draft: TrainedDraft, target: StoredWeights, ids: Ints) -> None:
         self._own, self._target, self._ids = draft.stored, target, ids
         self._source = _HEAD if _HEAD in target else EMBEDDING
         _, width = target.shape(self._source)
@@ -383,7 +383,7 @@ class SharedWeights(StoredWeights):
             return self._shapes[name]
         return self._target.shape(name) if name == EMBEDDING else self._own.shape(name)
 
-    def read(self, name: str) -> Floats:
+    def read(self, name: str) -> Singles:
         if name == _BIAS:
             return self._target.read(name)[self._ids]
         if name != _HEAD:
@@ -394,7 +394,7 @@ class SharedWeights(StoredWeights):
         self._target.rows(self._source, self._ids, rows)
         return rows
 
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+    def rows(self, name: str, ids: Ints, out: Singles) -> None:
         if name == EMBEDDING:
             self._target.rows(name, ids, out)
         else:

@@ -5,7 +5,6 @@ from spsbench.stats.acceptance import mean_length as mean_length
 from spsbench.stats.bootstrap import LEVEL as LEVEL
 from spsbench.stats.bootstrap import RESAMPLES as RESAMPLES
 from spsbench.stats.bootstrap import SEED as SEED
-from spsbench.stats.bootstrap import Floats as Floats
 from spsbench.stats.bootstrap import finite as finite
 from spsbench.stats.bootstrap import interval_of_mean as interval_of_mean
 from spsbench.stats.bootstrap import plain as plain

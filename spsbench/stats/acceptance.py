@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import Interval
 from spsbench.law.theory import alpha_iid
-from spsbench.stats.bootstrap import Floats, plain, pooled_ratio
+from spsbench.stats.bootstrap import plain, pooled_ratio
 from spsbench.stats.speedup import column, conversation_of
 from spsbench.store.summary_types import Acceptance, AcceptanceNames, RatioInterval
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from spsbench.base import files
+from spsbench.base.arrays import Floats
 from spsbench.base.records import Interval
 
 T = TypeVar("T")
@@ -40,8 +40,6 @@ def plain(value: T) -> T:
     """
     return cast("T", files.plain(value))
 
-
-Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.95
 RESAMPLES = 2_000

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spsbench.base.arrays import Floats, Ints
 from spsbench.base.records import SHARD, Speedup
 from spsbench.stats.anytime import paired_speedup
-from spsbench.stats.bootstrap import LEVEL, Floats
+from spsbench.stats.bootstrap import LEVEL
 from spsbench.stats.speedup import column, hidden, row_by_row, shown
 from spsbench.store.summary_types import RatioInterval
 
@@ -138,7 +138,7 @@ def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
     return quantile * math.sqrt(max(variance, 0.0))
 
 
-def _stretches(shards: Floats, most: int) -> NDArray[np.int64]:
+def _stretches(shards: Floats, most: int) -> Ints:
     """Return the number of each timing's stretch, -1 where a shard has too few timings for any.
 
     A shard, or a run that was not divided, has so many at most, in order of time.

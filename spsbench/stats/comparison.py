@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import numpy as np
 
 from spsbench.base import axes
+from spsbench.base.arrays import Floats
 from spsbench.base.axes import ArmIdentity
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Speedup
-from spsbench.stats.bootstrap import Floats, plain, pooled_interval
+from spsbench.stats.bootstrap import plain, pooled_interval
 from spsbench.stats.conditions import contention, taken_by
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench.stats.bootstrap import Floats, finite, pooled_interval
+from spsbench.base.arrays import Floats
+from spsbench.stats.bootstrap import finite, pooled_interval
 from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import MetricInterval
 from spsbench.tasks.metrics.kind import OUTPUTS, MetricKind

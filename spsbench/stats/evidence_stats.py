@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED
-from spsbench.stats.bootstrap import Floats, quantiles
+from spsbench.stats.bootstrap import quantiles
 from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import Leakage, LogScore, TransformTest
 

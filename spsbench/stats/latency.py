@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from spsbench.base.arrays import Floats, Ints
 from spsbench.base.axes import identity
 from spsbench.base.records import Speedup
 from spsbench.stats.anytime import paired_speedup
-from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
+from spsbench.stats.bootstrap import pooled_ratio, ratio
 from spsbench.stats.speedup import column, finished, shown, unit_of
 from spsbench.store.summary_types import ArmEnergy, ArmPositions, ArmRow, ArmTails, Energy, PositionBin, Tails
 
@@ -94,7 +94,7 @@ def _seconds_until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] 
     return spent, loops_taken * float(seconds.mean())
 
 
-def sequence_codes(loops: pd.DataFrame) -> npt.NDArray[np.int64] | None:
+def sequence_codes(loops: pd.DataFrame) -> Ints | None:
     """Return the number of the sequence that each loop belongs to; None unless sequences are in order."""
     if "loop" not in loops:
         return None
@@ -102,7 +102,7 @@ def sequence_codes(loops: pd.DataFrame) -> npt.NDArray[np.int64] | None:
     return np.cumsum(first) - 1 if len(first) and first[0] else None
 
 
-def running(values: Floats, code: npt.NDArray[np.int64]) -> Floats:
+def running(values: Floats, code: Ints) -> Floats:
     """Return a cumulative sum that restarts with every sequence."""
     total = np.cumsum(values)
     starts = np.flatnonzero(np.diff(code, prepend=-1))

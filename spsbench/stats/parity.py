@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.stats.anytime import EXPECTABLE
-from spsbench.stats.bootstrap import Floats, finite, pooled_interval, pseudo_values, ratio_of_sums
+from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt, score_table
 from spsbench.stats.speedup import conversation_of, finished
 from spsbench.store.summary_types import (

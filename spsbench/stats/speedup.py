@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.base.records import Speedup
-from spsbench.stats.bootstrap import LEVEL, Floats, pooled_interval, pseudo_values, quantiles, ratio
+from spsbench.stats.bootstrap import LEVEL, pooled_interval, pseudo_values, quantiles, ratio
 from spsbench.store.summary_types import RatioInterval
 
 if TYPE_CHECKING:

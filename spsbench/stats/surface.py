@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.base.axes import place, series_axes
 from spsbench.base.records import Interval
-from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, Floats
+from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED
 from spsbench.stats.latency import sequence_s
 from spsbench.stats.losslessness import identity
 from spsbench.stats.speedup import column, finished, paired_sums, ratio_of_sums

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spsbench.law.text_loops import Floats
+from spsbench.base.arrays import Floats
 
 
 def most_accepted(q: Floats, p: Floats, k: int, *, replaced: bool) -> float:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from spsbench.base.arrays import Floats
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import warp
@@ -23,7 +24,7 @@ from spsbench.drafters.forced import ForcedText, forced_drafts
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_rule
 from spsbench.law.enumeration import Proposal, Scene, TableModel, law_of_loop, paths, proposals, random_rows
-from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over, ratio_by_token, stopped
+from spsbench.law.text_loops import accepted_by_token, anchored, loops_over, ratio_by_token, stopped
 from spsbench.law.theory import expected_tokens
 from spsbench.testing import scenes
 

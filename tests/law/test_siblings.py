@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from spsbench.base.arrays import Floats
 from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
 from spsbench.decode.rejection import Accept
@@ -18,7 +19,7 @@ from spsbench.decode.sampling import warp
 from spsbench.drafters.tree import Siblings
 from spsbench.law.enumeration import Scene, TableModel, law_of_loop, random_rows
 from spsbench.law.siblings import by_depth, drawn_siblings, top_siblings
-from spsbench.law.text_loops import Floats, loops_over
+from spsbench.law.text_loops import loops_over
 from tests.law.test_trees import RULES, scene
 
 PLAIN = SamplingParams()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from spsbench.base.arrays import Bools, Floats
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import warp
@@ -23,8 +24,6 @@ from spsbench.drafters.registry import build_policy
 from spsbench.drafters.stopping import DraftedText, DraftStopRule, StopReader
 from spsbench.law.enumeration import Scene, TableModel, paths, random_rows
 from spsbench.law.text_loops import (
-    Booleans,
-    Floats,
     StoppedLoops,
     anchored,
     drafted_ahead,
@@ -104,7 +103,7 @@ def readings(
     ]
 
 
-Change = Callable[[Booleans], Booleans]
+Change = Callable[[Bools], Bools]
 
 
 def by_replay(

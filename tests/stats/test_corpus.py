@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from support.summarised import summarise
 
+from spsbench.base.arrays import Floats
 from spsbench.report import judgement, results
 from spsbench.report.tables import IN_FULL
-from spsbench.stats.bootstrap import Floats, pooled_interval, pseudo_values, ratio_of_sums
+from spsbench.stats.bootstrap import pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256, score_table
 from spsbench.stats.parity import advantage, compare, metrics, parity
 from spsbench.tasks.metrics.builtin import BLEU, bleu_counts, bleu_of_sums

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from spsbench.base import Bools, Floats, Ints
+
 Kinds = npt.NDArray[np.str_]
 
 TINY = 1e-200
@@ -87,7 +86,7 @@ class View:
         """[n] ratio of each token's entry in ``rows`` to the target's."""
         return np.asarray(self.entry(rows) / self.own)
 
-    def entry(self, rows: Floats, columns: Ints | None = None) -> Floats:
+    def entry(self, rows: Floats | Bools, columns: Ints | None = None) -> Floats:
         """[n] each token's entry, or the entry of other columns."""
         return np.asarray(rows[np.arange(len(self.x)), self.x if columns is None else columns])
 
@@ -469,7 +468,7 @@ _TESTS: tuple[tuple[str, float, Callable[[View, Floats], Floats]], ...] = (
     ("accepts much too often", 0.8, lambda v, right: right / 0.5),
     ("accepts too rarely", 0.8, lambda v, right: 0.9 * right),
     ("accepts any token", 0.05, lambda v, right: np.ones_like(right)),
-    ("accepts by threshold", 0.8, lambda v, right: (right >= 1) * 1.0),
+    ("accepts by threshold", 0.8, lambda v, right: (right >= 1).astype(float)),
     ("tests a loop with one number", 0.8, lambda v, right: right / v.numbers[THIS_LOOP, "id"].test),
     ("uses the numbers of earlier loops again", 0.8, lambda v, right: right / v.numbers[LOOP, "id"].test),
 )

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 import numpy as np
 import torch
 
-from spsbench.base import Processing
+from spsbench.base import Bools, Floats, Ints, Processing
 from spsbench.decode import warp, with_history
 from spsbench.engines import Reading
 from spsbench.parts.audit.bet_table import (
@@ -28,9 +28,6 @@ from spsbench.parts.audit.bet_table import (
     THIS_LOOP,
     TINY,
     Bet,
-    Bools,
-    Floats,
-    Ints,
     Kinds,
     Numbers,
     View,

@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from spsbench.base import Drafting, SamplingParams
+from spsbench.base import Drafting, Floats, SamplingParams
 from spsbench.decode import warp
 from spsbench.models import CausalLM
-from spsbench.parts.audit.bet_table import TINY, Floats, cut_to
+from spsbench.parts.audit.bet_table import TINY, cut_to
 from spsbench.parts.verify.effort import Finding, skipped
 
 THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))

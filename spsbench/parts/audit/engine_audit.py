@@ -27,10 +27,9 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
-from spsbench.base import SamplingParams, ordinary, protocol, write_text
+from spsbench.base import Floats, SamplingParams, ordinary, protocol, write_text
 from spsbench.engines import Reading
 from spsbench.models import DTYPES, CausalLM, TorchLM
-from spsbench.parts.audit.bet_table import Floats
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.came_again import GREEDY, TEST, CameAgain, rounds
 from spsbench.parts.audit.contexts import AtContexts, Forks

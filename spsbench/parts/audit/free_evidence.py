@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import torch
 
-from spsbench.base import Answer, Ask, Drafting
+from spsbench.base import Answer, Ask, Drafting, Floats, Ints
 from spsbench.engines import Reading, own_entries
 from spsbench.law import TextLoops, anchored, loops_over, ratio_by_token
-from spsbench.parts.audit.bet_table import TINY, Floats, Ints, cut_to
+from spsbench.parts.audit.bet_table import TINY, cut_to
 from spsbench.parts.audit.bets import copied, tilted
 from spsbench.parts.external.engine import add_up
 from spsbench.parts.external.serving import lacking

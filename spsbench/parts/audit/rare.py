@@ -20,7 +20,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from spsbench.parts.audit.bet_table import TINY, Bools, Floats, Ints
+from spsbench.base import Bools, Floats, Ints
+from spsbench.parts.audit.bet_table import TINY
 from spsbench.store import RareShares
 
 ANY = "any possible token"

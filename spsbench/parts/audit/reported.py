@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spsbench.parts.audit.bet_table import Floats
+from spsbench.base import Floats
 from spsbench.parts.audit.contexts import WITHDRAWS, Forks, Standing
 from spsbench.parts.external.engine import add_up
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Group
 from rich.text import Text
 
-from spsbench.base import Interval, Row, identity
+from spsbench.base import Floats, Interval, Row, identity
 from spsbench.law import theory
 from spsbench.report import (
     ARM,
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 Page = Mapping[str, Any]
 Runs = Mapping[str, tuple[str, Summary]]
 """The title and summary of every run of a paper, by its name."""
-
-Floats = npt.NDArray[np.float64]
 
 
 def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, Any]:

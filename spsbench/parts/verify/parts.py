@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.base import EAGER, Arm, Generation, Prompt, Request, SamplingParams, UsageError
+from spsbench.base import EAGER, Arm, Bools, Generation, Prompt, Request, SamplingParams, UsageError
 from spsbench.decode import Draft, Drafter, FakeClock, Rule, TextDecoder, UniformStream, warp
 from spsbench.decode import rows as loop_rows
 from spsbench.drafters import CheckedDrafter, DrafterFault, build_rule
@@ -74,7 +74,7 @@ def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float
     return same and all(_gap(scores, some) > least for some in (before, *kept))
 
 
-def _gap(scores: Row, kept: NDArray[np.bool_]) -> float:
+def _gap(scores: Row, kept: Bools) -> float:
     """Return how far the least kept score lies above the largest dropped one."""
     return np.inf if kept.all() else float(scores[kept].min() - scores[~kept].max())
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.decode import ROOT, Accept, Draft, Floats, HostRow, HostRows, Rows, Tree, Verdict, trees
+from spsbench.base import AnyFloats
+from spsbench.decode import ROOT, Accept, Draft, HostRow, HostRows, Rows, Tree, Verdict, trees
 from spsbench.drafters import ModelTreeDrafter, Siblings
 
 
@@ -29,7 +30,7 @@ def _chain(q: Rows | Tensor, draft: Draft, u: Tensor) -> tuple[Tree, list[float]
     return tree, may, [*stands, may[-1]]
 
 
-def _rest(tree: Tree, node: int, may: float) -> Floats:
+def _rest(tree: Tree, node: int, may: float) -> AnyFloats:
     row = tree.target(node)
     return np.maximum(may * row.weights - tree.draft(node + 1).along(row), 0.0)
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spsbench.base import Interval
-from spsbench.drafters import Integers
-from spsbench.law import Floats, loops_over, stopped
+from spsbench.base import Floats, Interval, Ints
+from spsbench.law import loops_over, stopped
 from spsbench.parts.whatif.quantiles import weighted_quantiles
 from spsbench.stats import simultaneous_ratios
 from spsbench.store import Counts, Places
@@ -35,7 +34,7 @@ class ReadText:
     prompt: str
     category: str
     ratios: Floats
-    drafted: Integers
+    drafted: Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spsbench.law import Floats
+from spsbench.base import Floats
 
 _ROUNDING = 1e-12
 """Of weights: in their sum, and below 0. ``numpy.quantile`` refuses the second."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from spsbench.base.arrays import Floats
 from spsbench.base.axes import label, place
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = npt.NDArray[np.float64]
 Formula = Literal["leviathan", "chen"]
 
 _DASHED, _DOTTED = (0, (5, 2)), (0, (1, 1.2))

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.base.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
 from spsbench.base.records import GRAPHS, SHARDS_APART
 from spsbench.law import theory
-from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
+from spsbench.law.text_loops import accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.stats.predict.whatif import KS, WhatIf, leviathan
 from spsbench.stats.speedup import column, pair, shown, speedup_over_prompts

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spsbench.base.arrays import Floats
 from spsbench.tasks.metrics.equal_answers import MATH_ANSWER
-from spsbench.tasks.metrics.kind import Floats, MetricKind, Sums, Texts
+from spsbench.tasks.metrics.kind import MetricKind, Sums, Texts
 from spsbench.tasks.thoughts import spoken
 
 if TYPE_CHECKING:

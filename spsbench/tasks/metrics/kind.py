@@ -9,9 +9,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
+from spsbench.base.arrays import Floats
 from spsbench.base.errors import SpsbenchError
 
 T = TypeVar("T")
@@ -23,7 +21,6 @@ class MetricFault(SpsbenchError):
 
 
 Score = Callable[[Texts, Texts, Texts], Iterable[float]]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spsbench.base.arrays import Floats
 from spsbench.tasks.metrics.builtin import BLEU, BLEU_COLUMNS, bleu_counts, bleu_of_sums, bleu_signature
-from spsbench.tasks.metrics.kind import Floats, corpus_figure
+from spsbench.tasks.metrics.kind import corpus_figure
 
 WORDS = [
     "the",

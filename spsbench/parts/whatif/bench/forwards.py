@@ -9,16 +9,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from spsbench.base import Floats
 from spsbench.decode import device_now
 from spsbench.models import CausalLM, text_config
 from spsbench.parts.whatif.bench.turns import budgeted_rounds, turns_watched
 from spsbench.stats import WhatIf, alpha_needed, from_alpha, independent, percent
 from spsbench.store import CLEAN
-
-Floats = npt.NDArray[np.float64]
 
 _RESAMPLES, _SEED = 1_000, 20_230_202
 

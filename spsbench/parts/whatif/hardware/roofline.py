@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from spsbench.base import Interval
+from spsbench.base import Floats, Interval
 from spsbench.parts.whatif.hardware.decoder import Decoder
 
-Floats = npt.NDArray[np.float64]
 Models = tuple[Decoder, Decoder]
 """Target and draft."""
 

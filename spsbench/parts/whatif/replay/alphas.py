@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base import EAGER, Arm, Generation, Interval, Request, SamplingParams, Spec
+from spsbench.base import EAGER, Arm, Floats, Generation, Interval, Request, SamplingParams, Spec
 from spsbench.config import NGRAMS
 from spsbench.decode import Drafter
 from spsbench.drafters import Context, build_drafter
 from spsbench.engines import Engine, teacher_force
-from spsbench.law import Floats
 from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.bench.turns import in_turns
 from spsbench.parts.whatif.replay.texts import TargetText

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.base import FIXED, MODIFIED_REJECTION, Interval, Spec, UsageError
+from spsbench.base import FIXED, MODIFIED_REJECTION, Floats, Interval, Spec, UsageError
 from spsbench.drafters import (
     DRAFTERS,
     ENTROPY,
@@ -23,7 +23,6 @@ from spsbench.drafters import (
 )
 from spsbench.law import (
     DraftedLoops,
-    Floats,
     drafted_loops,
     fastest_drafts,
     fixed_loops,

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, Spec, UsageError
+from spsbench.base import BLOCK, MODIFIED_REJECTION, Floats, Ints, SamplingParams, Spec, UsageError
 from spsbench.decode import Draft, Drafter, HostRow, rows
 from spsbench.drafters import (
     Context,
     ForcedDrafts,
     ForcedText,
-    Integers,
     ModelDrafter,
     StatesUpTo,
     StopReader,
@@ -29,7 +28,7 @@ from spsbench.drafters import (
     untruncated,
 )
 from spsbench.engines import own_entries, teacher_force
-from spsbench.law import Floats, TextLoops, by_depth, drawn_siblings, loops_over, stopped, top_siblings
+from spsbench.law import TextLoops, by_depth, drawn_siblings, loops_over, stopped, top_siblings
 from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.trees import INDEPENDENT, TOP, StaticTree, tree_of
@@ -119,7 +118,7 @@ class Replayed:
 
     bytes: int
     forced: list[ForcedDrafts] = field(default_factory=list)
-    proposers: list[Integers] = field(default_factory=list)
+    proposers: list[Ints] = field(default_factory=list)
 
     def loops(self, k: int, rule: str = MODIFIED_REJECTION) -> Iterator[TextLoops]:
         """Return the law of the loops over each text."""

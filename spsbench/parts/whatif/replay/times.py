@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from spsbench.base import (
     MODIFIED_REJECTION,
+    Bools,
+    Floats,
     Generation,
     Request,
     SamplingParams,
@@ -42,7 +43,6 @@ from spsbench.decode import (
 )
 from spsbench.drafters import DRAFT, build_rule, drafter_kind
 from spsbench.engines import Engine
-from spsbench.law import Floats
 from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.reading import TextReader
 from spsbench.parts.whatif.replay.texts import TargetText
@@ -160,7 +160,7 @@ class LoopTimes:
         centre = float(self.contexts.mean())
         x, y = self.contexts - centre, self.seconds
 
-        def sums(of: npt.NDArray[np.bool_], values: Floats) -> Floats:
+        def sums(of: Bools, values: Floats) -> Floats:
             return np.asarray(counts @ np.bincount(rounds, of * values, counts.shape[1]))
 
         warm = self.places >= COLD

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from spsbench.base import MODIFIED_REJECTION, Interval, SamplingParams, Spec
+from spsbench.base import MODIFIED_REJECTION, Floats, Interval, Ints, SamplingParams, Spec
 from spsbench.decode import (
     Accept,
     Drafter,
@@ -42,7 +42,7 @@ from spsbench.law import (
 )
 from spsbench.parts.verify.tree_faults import FAULTS
 from spsbench.parts.whatif.bench.forced import NullDecoder
-from spsbench.parts.whatif.simulate.tables import Contexts, Floats, Integers, Tables, in_the_long_run
+from spsbench.parts.whatif.simulate.tables import Contexts, Tables, in_the_long_run
 from spsbench.stats import (
     ALARM,
     FALSE_ALARM,
@@ -319,7 +319,7 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
     )
 
 
-def _farthest_cells(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
+def _farthest_cells(tables: Tables, counts: Ints) -> tuple[LawCell, ...]:
     expected = counts.sum(axis=1, keepdims=True) * tables.target
     spread = np.sqrt(np.maximum(expected * (1.0 - tables.target), 1e-12))
     # One token more or less, in a cell where hardly any is expected, is not far.
@@ -328,7 +328,7 @@ def _farthest_cells(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
     return tuple(LawCell(int(s), int(x), int(counts[s, x]), float(expected[s, x])) for s, x in places)
 
 
-def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Integers], seed: int) -> Evidence:
+def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Ints], seed: int) -> Evidence:
     """Return the evidence of tokens whose rows are known, as a run has it."""
     import pandas as pd
 

@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spsbench.base import SamplingParams, UsageError, read_file
+from spsbench.base import Floats, Ints, SamplingParams, UsageError, read_file
 
 MOST_CELLS = 4_000_000
 """Contexts times V of a table."""
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class Contexts:
         places = (self.classes**place for place in reversed(range(self.order)))
         return tuple(context // place % self.classes for place in places)
 
-    def successors(self, vocab_size: int) -> Integers:
+    def successors(self, vocab_size: int) -> Ints:
         """[S, V] the context after each token in each context."""
         known = np.arange(self.count) % self.classes ** (self.order - 1) * self.classes
         return np.asarray(known[:, None] + np.arange(vocab_size) % self.classes)

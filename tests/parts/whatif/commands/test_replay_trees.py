@@ -16,6 +16,7 @@ import torch
 from support.commandline import Cli, sampled_run
 from transformers import AutoModelForCausalLM
 
+from spsbench.base.arrays import Floats
 from spsbench.base.errors import UsageError
 from spsbench.base.paths import mini_dir
 from spsbench.base.records import Spec
@@ -28,7 +29,6 @@ from spsbench.drafters.registry import build_rule
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.law.siblings import top_siblings
-from spsbench.law.text_loops import Floats
 from spsbench.models.beam_lm import BeamLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.whatif.replay import reading

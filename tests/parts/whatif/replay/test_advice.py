@@ -8,10 +8,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from spsbench.base.arrays import Floats
 from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
 from spsbench.base.records import Spec
 from spsbench.drafters.shape import Shape
-from spsbench.law.text_loops import Floats, anchored, loops_over
+from spsbench.law.text_loops import anchored, loops_over
 from spsbench.parts.whatif.replay.advice import advise
 from spsbench.parts.whatif.replay.prediction import DrafterForecast, Timed, work_of
 from spsbench.parts.whatif.replay.study import Sought, Study, given_by

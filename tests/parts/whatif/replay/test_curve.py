@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from spsbench.law.text_loops import Floats, anchored
+from spsbench.base.arrays import Floats
+from spsbench.law.text_loops import anchored
 from spsbench.parts.whatif.curve import ReadText, by_category, curve, drawn_alike, scheduled
 from spsbench.stats.bootstrap import pooled_ratio, simultaneous_ratios
 
