@@ -4,11 +4,15 @@ right or wrong."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from spsbench.base import make_folder, write_json, write_rows
+from spsbench.parts.export.messages import NoBinaryScore
 
 if TYPE_CHECKING:
     from spsbench.parts.export.exported import ArmSamples, ExportedRun
@@ -26,8 +30,37 @@ _ORGANISATION = "organisation"
 """The tag whose text is the name of those who measured."""
 
 
-def place(run: ExportedRun, arm: ArmSamples) -> str:
-    """Return where an arm's record belongs, without its ending: ``data/BENCHMARK/DEVELOPER/MODEL/UUID``.
+def write(run: ExportedRun, folder: Path) -> tuple[list[Path], list[NoBinaryScore]]:
+    """Write the record of each arm, and its samples; return the files, and why samples are left out."""
+    now_s = int(time.time())
+    paths = list[Path]()
+    left_out = list[NoBinaryScore]()
+    for arm in run.arms:
+        record = _record(run, arm, now_s)
+        place = _place(run, arm)
+        path = folder / f"{place}.json"
+        make_folder(path.parent, "--out")
+        if (score := _binary_score(arm)) is None:
+            left_out.append(NoBinaryScore(arm.name))
+        else:
+            samples = path.with_name(f"{path.stem}_samples.jsonl")
+            rows = list(_instances(run, arm, record["evaluation_id"], score))
+            write_rows(samples, rows)
+            record["detailed_evaluation_results"] = {
+                "format": "jsonl",
+                "file_path": f"{place}_samples.jsonl",
+                "hash_algorithm": "sha256",
+                "checksum": sha256(samples.read_bytes()).hexdigest(),
+                "total_rows": len(rows),
+            }
+            paths.append(samples)
+        paths.append(path)
+        write_json(path, record)
+    return paths, left_out
+
+
+def _place(run: ExportedRun, arm: ArmSamples) -> str:
+    """Where an arm's record belongs, without its ending: ``data/BENCHMARK/DEVELOPER/MODEL/UUID``.
 
     The UUID is the same each time that the run is exported.
     """
@@ -40,11 +73,12 @@ def place(run: ExportedRun, arm: ArmSamples) -> str:
     return "/".join(["data", *parts, str(identifier)])
 
 
-def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
+def _record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
     """The aggregate record of an arm; the bounds of a metric are null where they are not known."""
     info, model = run.run, _model(run)
     tags = {str(name): str(text) for name, text in (info.get("tags") or {}).items()}
     task = str(info.get("task_label") or info.get("task"))
+    version = (info.get("environment") or {}).get("spsbench")
     fields = {
         "schema_version": SCHEMA,
         "evaluation_id": f"{info.get('task')}/{model['id']}/{arm.name}/{now_s}",
@@ -57,10 +91,10 @@ def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
             "evaluator_relationship": "other",
             "additional_details": {"run": run.name, **tags},
         },
-        "eval_library": {"name": "spsbench", "version": _version(info)},
+        "eval_library": {"name": "spsbench", "version": str(version or "unknown")},
         "model_info": model | {"inference_engine": {"name": str(arm.entry["engine"])}},
         "evaluation_results": [
-            _result(run, arm, task, metric, value)
+            _metric_record(run, arm, task, metric, value)
             for metric, value in arm.row["metrics"].items()
             if value is not None
         ],
@@ -68,8 +102,7 @@ def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: float) -> dict[str, Any]:
-    """Return the record of one metric."""
+def _metric_record(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: float) -> dict[str, Any]:
     least, most = next((ends for start, ends in BOUNDS.items() if metric.startswith(start)), (None, None))
     recorded = (run.run.get("metrics") or {}).get(metric) or {}
     interval = (arm.row.get("metric_intervals") or {}).get(metric)
@@ -84,7 +117,7 @@ def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: fl
     longest = (run.run.get("identity") or {}).get("max_new_tokens")
     return {
         "evaluation_name": f"{run.run.get('task')}/{metric}",
-        "source_data": _source(run, task),
+        "source_data": _source_data(run, task),
         "metric_config": {
             "evaluation_description": task,
             "metric_id": metric,
@@ -94,7 +127,7 @@ def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: fl
             "min_score": least,
             "max_score": most,
         },
-        "score_details": {"score": value, "uncertainty": uncertainty, "details": _speed(arm)},
+        "score_details": {"score": value, "uncertainty": uncertainty, "details": _speed_details(arm)},
         "generation_config": {
             "generation_args": arm.sampling | ({"max_tokens": longest} if longest else {}),
             "additional_details": {
@@ -106,8 +139,8 @@ def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: fl
     }
 
 
-def _speed(arm: ArmSamples) -> dict[str, str]:
-    """Return what the schema has no place for: time per token and speedup over ArS, with its 95% interval."""
+def _speed_details(arm: ArmSamples) -> dict[str, str]:
+    """What the schema has no place for: time per token and speedup over ArS, with its 95% interval."""
     row = arm.row
     figures: dict[str, float | None] = {"ms_per_token": row["ms_per_token"]}
     if (speedup := row["speedup"]) is not None and row["method"] != "ars":
@@ -135,8 +168,7 @@ def _model(run: ExportedRun) -> dict[str, Any]:
     }
 
 
-def _source(run: ExportedRun, task: str) -> dict[str, Any]:
-    """Return where a task's data come from, as the schema has it."""
+def _source_data(run: ExportedRun, task: str) -> dict[str, Any]:
     data = run.run.get("data") or {}
     source = str(data.get("source") or "")
     kept = ("revision", "split", "ids_sha256")
@@ -152,18 +184,14 @@ def _source(run: ExportedRun, task: str) -> dict[str, Any]:
     return {"dataset_name": task, **place, "additional_details": details}
 
 
-def _version(info: Mapping[str, Any]) -> str:
-    return str((info.get("environment") or {}).get("spsbench") or "unknown")
-
-
-def binary_score(arm: ArmSamples) -> str | None:
-    """Return the score by which the arm's outputs are right or wrong; None without one."""
+def _binary_score(arm: ArmSamples) -> str | None:
+    """The score by which the arm's outputs are right or wrong; None without one."""
     names = {name for _, samples in arm.by_prompt for sample in samples for name in sample.scores}
     return next((name for name in BINARY if name in names), None)
 
 
-def instances(run: ExportedRun, arm: ArmSamples, evaluation_id: str, score: str) -> Iterator[dict[str, Any]]:
-    """Yield a line for each sample, right or wrong by ``score``."""
+def _instances(run: ExportedRun, arm: ArmSamples, evaluation_id: str, score: str) -> Iterator[dict[str, Any]]:
+    """A line for each sample, right or wrong by ``score``."""
     model = _model(run)["id"]
     for prompt, samples in arm.by_prompt:
         for sample in samples:
@@ -198,16 +226,3 @@ def instances(run: ExportedRun, arm: ArmSamples, evaluation_id: str, score: str)
                 },
                 "metadata": {"sample_index": str(sample.sample_index)},
             }
-
-
-def detailed(place: str, samples: Path, rows: int) -> dict[str, Any]:
-    """Return what a record says of the file of its samples, which belongs at ``place``."""
-    return {
-        "detailed_evaluation_results": {
-            "format": "jsonl",
-            "file_path": place,
-            "hash_algorithm": "sha256",
-            "checksum": sha256(samples.read_bytes()).hexdigest(),
-            "total_rows": rows,
-        }
-    }

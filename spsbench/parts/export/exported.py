@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,46 +57,33 @@ def read(directory: Path) -> ExportedRun:
         run = store.run_info()
         prompts = store.prompts()
         entries = store.arms()
-        samples: dict[tuple[str, str], list[Sample]] = {}
-        for sample in store.samples():
-            if sample.error is None:
-                samples.setdefault((sample.arm, sample.example_id), []).append(sample)
+        samples = [sample for sample in store.samples() if sample.error is None]
     # From the journal: a summary that lies in the folder may be another's.
     summary = read_measured(directory).summary
     rows = {row["arm"]: row for row in summary["rows"]}
-
-    texts = {prompt.example_id: prompt.text for prompt in prompts}
-
-    def of(arm: str) -> Iterator[tuple[Prompt, list[Sample]]]:
-        answers = {
-            (example, sample.sample_index): sample.generation.text
-            for (name, example), attempts in samples.items()
-            for sample in attempts
-            if name == arm
-        }
-        for prompt in prompts:
-            arm_samples = samples.get((arm, prompt.example_id), [])
-            if prompt.conversation is not None:
-                for sample in arm_samples:
-                    conversation = _said(prompt, sample.sample_index, texts, answers)
-                    yield replace(prompt, text=conversation), [sample]
-            elif arm_samples:
-                yield prompt, arm_samples
-
-    arms = [
-        ArmSamples(entry["arm"], entry, rows[entry["arm"]], list(of(entry["arm"])))
-        for entry in entries
-        if entry["arm"] in rows
-    ]
+    arms = []
+    for entry in entries:
+        if (name := entry["arm"]) in rows:
+            by_prompt = _by_prompt(prompts, [sample for sample in samples if sample.arm == name])
+            arms.append(ArmSamples(name, entry, rows[name], by_prompt))
     return ExportedRun(directory.resolve().name, run, summary, arms)
 
 
-def _said(
-    prompt: Prompt, sample_index: int, texts: Mapping[str, str], answers: Mapping[tuple[str, int], str]
-) -> str:
-    """Return all messages of a conversation up to a later turn, with the arm's own answers."""
-    first = str(prompt.conversation)
-    conversation = ""
-    for name in (first, *(f"{first}/{turn}" for turn in range(2, prompt.turn))):
-        conversation += f"{texts[name]}{answers[name, sample_index]}\n"
-    return conversation + prompt.text
+def _by_prompt(prompts: Sequence[Prompt], samples: Sequence[Sample]) -> list[tuple[Prompt, list[Sample]]]:
+    """See ``ArmSamples``, of whose ``samples`` these are."""
+    texts = {prompt.example_id: prompt.text for prompt in prompts}
+    answers = {(sample.example_id, sample.sample_index): sample.generation.text for sample in samples}
+    of_prompt: defaultdict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        of_prompt[sample.example_id].append(sample)
+    pairs: list[tuple[Prompt, list[Sample]]] = []
+    for prompt in prompts:
+        own = of_prompt[prompt.example_id]
+        if (first := prompt.conversation) is None:
+            pairs += [(prompt, own)] if own else []
+            continue
+        earlier = [first, *(f"{first}/{turn}" for turn in range(2, prompt.turn))]
+        for sample in own:
+            said = [f"{texts[turn]}{answers[turn, sample.sample_index]}\n" for turn in earlier]
+            pairs.append((replace(prompt, text="".join([*said, prompt.text])), [sample]))
+    return pairs
