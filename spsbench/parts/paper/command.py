@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, UsageError, make_folder, require_makeable, results_dir
-from spsbench.cli import Common, asks, continued_by, option, options, present, say, written
+from spsbench.cli import Common, asks, continued_by, option, options, say, written
 from spsbench.config import CODE, code_in, is_given, refuse_together, require_typed
+from spsbench.parts.paper import messages
+from spsbench.parts.paper.folder import Page, measured_run, require_empty, write_page
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,18 +88,18 @@ def paper(wanted: PaperOptions) -> None:
 
 
 def _paper_of(wanted: PaperOptions) -> str:
-    """Return the paper that ``--of`` names; for a directory that was begun before, its own paper."""
+    """The paper that ``--of`` names; for a directory that was begun before, its own paper."""
     begun = options_before(wanted)
-    typed = None if wanted.of is None else _resolved(wanted.of)
-    before = _resolved(begun.get("of", CHEN)) if begun else None
+    typed = None if wanted.of is None else _full_path(wanted.of)
+    before = _full_path(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
         why = f"{wanted.resume or wanted.out} holds the paper {before}, got {typed}."
         raise UsageError(why, flag="--of", remedy="Leave it out, or name another directory.")
     return typed or before or CHEN
 
 
-def _resolved(of: str) -> str:
-    """Return a file's full path, so that ``--resume`` finds it from any folder; a paper's name stays."""
+def _full_path(of: str) -> str:
+    """Of a file, so that ``--resume`` finds it from any folder; a paper's name stays."""
     from spsbench.config import is_file_name
 
     return str(Path(of).resolve()) if is_file_name(of) else of
@@ -106,7 +108,6 @@ def _resolved(of: str) -> str:
 # --- one directory, its options and its parts ---
 
 OPTIONS_FILE = "options.json"
-SUMMARY_FILE = "paper.json"
 PAGE_FILE = "paper.md"
 SCHEMA_VERSION = 1
 ALL = "all"
@@ -154,20 +155,20 @@ class Part:
 
 
 def study_of(wanted: PaperOptions) -> PaperStudy:
-    """Return what was typed; in a directory that was begun before, also what was typed the first time."""
+    """What was typed; in a directory that was begun before, also what was typed the first time."""
     before = options_before(wanted)
-    options = dict[str, Any]()
+    values = dict[str, Any]()
     for field in fields(PaperStudy):
         name = field.name
         typed = getattr(wanted, field.name)
         if name in ("limit", "samples", "seed", "threads") and isinstance(typed, str) and typed.isdigit():
             typed = int(typed)
-        options[name] = typed if is_given(typed) else before.get(name)
-    return PaperStudy(**options)
+        values[name] = typed if is_given(typed) else before.get(name)
+    return PaperStudy(**values)
 
 
 def options_before(wanted: PaperOptions) -> dict[str, Any]:
-    """Return the options with which ``--resume``'s or ``--out``'s directory was begun; empty if it is new."""
+    """The options with which ``--resume``'s or ``--out``'s directory was begun; empty if it is new."""
     from spsbench.base import read_json
 
     place = wanted.resume or wanted.out
@@ -180,9 +181,7 @@ def options_before(wanted: PaperOptions) -> dict[str, Any]:
         remedy = "Name the directory of one, or begin one with --out."
         raise UsageError(f"{place} holds no paper.", flag=flag, remedy=remedy)
     require_makeable(place, flag)
-    if place.is_dir() and any(place.iterdir()):
-        remedy = "Name a directory that is empty or does not exist."
-        raise UsageError(f"{place} is not empty and holds no paper.", flag=flag, remedy=remedy)
+    require_empty(place, flag, "paper")
     return {}
 
 
@@ -202,12 +201,12 @@ def require_own(wanted: PaperOptions, code: Mapping[str, Any]) -> None:
 
 
 def settings_of(study: PaperStudy) -> dict[str, Any]:
-    """Return the fields of ``RunConfig`` that every run of a paper takes as they were typed."""
+    """The fields of ``RunConfig`` that every run of a paper takes as they were typed."""
     return {name: value for name in OF_EVERY_RUN if (value := getattr(study, name)) is not None}
 
 
 def paper_directory(named: Path | None, pair: str) -> Path:
-    """Return the directory of all results, by default a new one in ``results/``; made if need be."""
+    """The directory of all results, by default a new one in ``results/``; made if need be."""
     from spsbench.store import fresh_directory
 
     if named is None:
@@ -230,27 +229,17 @@ def keep_options(
 
 
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
-    """Measure what is missing of one part, and draw its figures."""
-    from spsbench.cli import derive, watching
-    from spsbench.runner import execute
-
     say(f"{part.title} ({place[0]} of {place[1]})", quiet=quiet)
-    with watching(quiet=quiet) as watcher:
-        execute(plan, directory / part.name, resume=True, watcher=watcher)
-    measured, _ = derive(directory / part.name)
-    return measured
+    return measured_run(plan, directory / part.name, quiet=quiet)
 
 
-def keep_page(
-    page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, wanted: Common
-) -> None:
-    """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON."""
-    from spsbench.base import write_json, write_text
+def keep_page(page: Page, text: str, screen: RenderableType, directory: Path, wanted: Common) -> None:
+    """Write and print the page.
 
-    write_json(directory / SUMMARY_FILE, page)
-    write_text(directory / PAGE_FILE, text)
-    present(lambda: page, lambda: screen, json=wanted.json, quiet=wanted.quiet)
-    say(f"Everything is in {directory / PAGE_FILE}", quiet=wanted.quiet)
+    Raises:
+        IncompleteError: some sequences failed or are missing.
+    """
+    write_page(directory / PAGE_FILE, page, text, screen, wanted)
     if not page["complete"]:
         remedy = f"`spsbench paper --resume {directory}` tries again."
         raise IncompleteError("some sequences failed or are missing.", remedy=remedy)
@@ -281,7 +270,7 @@ def reproduce_chen(wanted: PaperOptions) -> None:
     for config in configs:
         require_own(wanted, {name: getattr(config, name) for name in CODE})
     require_located(configs[0].pair)  # of every part
-    say("Checking tasks, data and models", quiet=wanted.quiet)
+    say(messages.CHECKING, quiet=wanted.quiet)
     from spsbench.runner import plan
 
     plans = [plan(config, choose_engine=True) for config in configs]
@@ -338,19 +327,19 @@ def reproduce_leviathan(wanted: PaperOptions) -> None:
     setup = Setup(setup_of(study), study)
     for task in setup.paper.tasks.values():
         require_own(wanted, {"task": task})
-    say("Checking tasks, data and models", quiet=wanted.quiet)
+    say(messages.CHECKING, quiet=wanted.quiet)
     plans = setup.plans()
     directory = paper_directory(wanted.resume or wanted.out, setup.paper.name)
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
     names = "of", *OF_BOTH, *OF_LEVIATHAN
     keep_options(directory, study, names, [*begun, *_begun_rows(setup, directory)])
-    results = _measure(setup, plans, texts, directory, quiet=wanted.quiet)
+    results = _measured(setup, plans, texts, directory, quiet=wanted.quiet)
     _conclude(setup, results, directory, wanted)
 
 
 def setup_of(study: PaperStudy) -> PaperConfig:
-    """Return the models and tasks of a paper, replaced by what was typed."""
+    """The models and tasks of a paper, replaced by what was typed."""
     from spsbench.config import NGRAMS, ModelRef, load_pair, load_paper
 
     paper = load_paper(study.of)
@@ -376,7 +365,7 @@ def setup_of(study: PaperStudy) -> PaperConfig:
 
 
 def _named_values(flag: str, texts: Sequence[str]) -> dict[str, str]:
-    """Read ``NAME=VALUE``, or a value alone, which is named after its last part."""
+    """Of ``NAME=VALUE``, or a value alone, which is named after its last part."""
     value_of: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -409,13 +398,13 @@ class Setup:
         return {(task, draft): self.plan(texts[task], self.pair(draft)) for task, draft in names}
 
     def texts(self, task: str) -> Part:
-        """Return the run in which the target writes the texts of a task."""
+        """The run in which the target writes the texts of a task."""
         names = ",".join(self.samplings(task))
         of_part = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0", **_DRAWN}
         return Part(f"texts-{task}", f"Texts of the target, {task}", of_part)
 
     def option(self, task: str, draft: str, temperature: int, k: int) -> Part:
-        """Return the run of a row of Table 2."""
+        """The run of a row of Table 2."""
         name = self.samplings(task)[temperature]
         of_part: dict[str, Any] = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
         of_part |= _DRAWN if temperature else {}
@@ -423,7 +412,7 @@ class Setup:
         return Part(f"table2-{task}-{draft}-t{temperature}", title, of_part)
 
     def samplings(self, task: str) -> tuple[str, str]:
-        """Return the task's samplings for temperature 0 and 1; parameters of the second are replaced."""
+        """The task's samplings for temperature 0 and 1; parameters of the second are replaced."""
         from spsbench.base import SamplingParams
         from spsbench.tasks import load_task
 
@@ -441,7 +430,7 @@ class Setup:
         return greedy[0], (plain or drawn)[0]
 
     def config(self, part: Part, pair: PairConfig) -> RunConfig:
-        """Return the configuration of one part for a pair."""
+        """The configuration of one part for a pair."""
         from spsbench.config import resolve
 
         of_part: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
@@ -471,10 +460,7 @@ class Setup:
 
 
 def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
-    """Plan a task's texts.
-
-    So drafts may come, go and change their order while the texts are those of before.
-    """
+    """Of the draft that a task's texts were begun with: drafts may come, go and change their order."""
     from spsbench.config import resolve
     from spsbench.store import CONFIG_FILE
 
@@ -492,7 +478,7 @@ def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
 
 
 def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
-    """Return the rows of Table 2 whose runs are there already, with the K chosen for them."""
+    """The rows of Table 2 whose runs are there already, with the K chosen for them."""
     from spsbench.base import read_json
     from spsbench.store import RUN_FILE
 
@@ -506,7 +492,7 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
                 yield part, setup.plan(part, setup.pair(draft))
 
 
-def _measure(
+def _measured(
     setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool
 ) -> Results:
     """Measure every run that is missing."""
@@ -561,7 +547,7 @@ def _conclude(setup: Setup, results: Results, directory: Path, wanted: Common) -
 
 
 def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:
-    """Return what is known of every draft on a task; measured unless it is known for these texts."""
+    """What is known of every draft on a task; measured unless it is known for these texts."""
     from spsbench.base import read_json, write_json
     from spsbench.parts.whatif.replay.texts import texts_of
 
@@ -574,8 +560,8 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
     digest = hashlib.sha256(repr((readers, identified)).encode()).hexdigest()[:16]
     if before.get("texts") == digest:
         return before
-    say(f"Measuring alpha and c of the drafts on {task}", quiet=quiet)
-    pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
+    say(str(messages.MeasuringDrafts(task)), quiet=quiet)
+    pairs = _loaded_pairs({draft: plans[task, draft] for draft in setup.paper.drafts})
     chosen = before.get("temperatures", {})
     models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}
     known = before.get("models", models)
@@ -591,7 +577,7 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
 def _at_temperature(
     written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the alphas at one temperature, and the K that theory chooses; a K chosen before is kept."""
+    """The alphas at one temperature, and the K that theory chooses; a K chosen before is kept."""
     from spsbench.parts.whatif.replay.alphas import draft_costs, overlaps
 
     sampling: SamplingParams = written.sampling
@@ -611,14 +597,14 @@ def _at_temperature(
 
 
 def chosen_k(alpha: float, c: float, most_k: int) -> int:
-    """Return the K with the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
+    """The K with the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
     from spsbench.stats import leviathan
 
     return max(1, leviathan(min(alpha, 1.0), c).best_k(range(1, most_k + 1)))
 
 
-def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
-    """Load the target with each draft; the target is loaded once."""
+def _loaded_pairs(plans: Mapping[str, Plan]) -> dict[str, Pair]:
+    """By draft; the target is loaded once."""
     pairs: dict[str, Pair] = {}
     for draft, ready in plans.items():
         pairs[draft] = ready.load(beside=next(iter(pairs.values()), None))

@@ -17,25 +17,23 @@ from spsbench.base import (
     label,
     make_folder,
     results_dir,
-    write_json,
     write_text,
 )
 from spsbench.cli import (
     RunOptions,
     continued_by,
-    derive,
     gates_of,
     load_in_runs,
-    present,
     read_settings,
     require_judgeable,
     require_possible,
     say,
     say_if_busy,
-    watching,
     written,
 )
 from spsbench.config import refuse_together
+from spsbench.parts.paper import messages
+from spsbench.parts.paper.folder import Page, linked_run, measured_run, require_empty, write_page
 from spsbench.stats import disturbance, gate_failures, mean_length
 from spsbench.store import fresh_directory
 from spsbench.tasks import FIELD, FIELD_TASKS
@@ -43,14 +41,13 @@ from spsbench.tasks import FIELD, FIELD_TASKS
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spsbench.base.messages import Message
     from spsbench.config import RunConfig
     from spsbench.report import Measured
     from spsbench.runner import Plan
 
-SUMMARY_FILE, PAGE_FILE = "field.json", "field.md"
+PAGE_FILE = "field.md"
 SCHEMA_VERSION = 1
-
-Page = Mapping[str, Any]
 
 
 def measure_field(options: RunOptions) -> None:
@@ -72,48 +69,49 @@ def measure_field(options: RunOptions) -> None:
     configs = _configs(options, before)
     again = any(config.remeasure_s != 0 for config in configs.values())
     say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
-    say("Checking tasks, data and models", quiet=options.quiet)
+    say(messages.CHECKING, quiet=options.quiet)
     plans, failures = _plans(configs, gates, options)
     directory = before or fresh_directory(results_dir(), FIELD, next(iter(configs.values())).pair.name)
     make_folder(directory / FIELD, "--out")
     for task, config in configs.items():
         write_text(directory / FIELD / f"{task}.yaml", config.to_yaml())
     unsafe = any(config.unsafe_exec for config in configs.values())
-    continued_by(lambda: _resume(directory, unsafe=unsafe))
+    continued_by(lambda: _resume_command(directory, unsafe=unsafe))
     for task, why in failures.items():
-        say(f"{task} is left out: {why}", quiet=options.quiet)
+        say(str(messages.TaskLeftOut(task, why)), quiet=options.quiet)
     measured: dict[str, Measured] = {}
     for number, (task, ready) in enumerate(plans.items(), start=1):
         say(f"{task} ({number} of {len(plans)})", quiet=options.quiet)
         try:
-            measured[task] = _measure(ready, directory / task, options)
+            measured[task] = measured_run(
+                ready, directory / task, quiet=options.quiet, allow_mixed=options.allow_mixed
+            )
         except DeviceFault:
             raise
         except SpsbenchError as error:
             failures[task] = str(error)
-            say(f"{task} failed: {error}", quiet=options.quiet)
+            say(str(messages.TaskLeftOut(task, str(error))), quiet=options.quiet)
     if not measured:
         raise IncompleteError(
             f"no task could be measured; {next(iter(failures))}: {next(iter(failures.values()))}"
         )
     page = gather(measured, failures)
-    write_json(directory / SUMMARY_FILE, page)
-    write_text(directory / PAGE_FILE, render(page))
-    present(lambda: page, lambda: screen(page), json=options.json, quiet=options.quiet)
-    say(f"Everything is in {directory / PAGE_FILE}", quiet=options.quiet)
-    _judge(measured, plans, gates)
+    write_page(directory / PAGE_FILE, page, render(page), screen(page), options)
+    _require_passed(measured, plans, gates)
     if not page["complete"]:
         short = [*failures, *(part["task"] for part in page["tasks"] if not part["complete"])]
-        remedy = f"`{_resume(directory, unsafe=unsafe)}` tries again."
+        remedy = f"`{_resume_command(directory, unsafe=unsafe)}` tries again."
         raise IncompleteError(f"not measured in full: {', '.join(short)}.", remedy=remedy)
 
 
-def _judge(measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: Sequence[str]) -> None:
+def _require_passed(
+    measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: Sequence[str]
+) -> None:
     """Raise ``GateFailed`` for the tasks that do not pass their gates."""
     failed = [
         f"{task}, {gate}: {reason}"
         for task, run in measured.items()
-        for gate in _gates(gates, plans[task].task.headline)
+        for gate in _gates_of_task(gates, plans[task].task.headline)
         if gate != "incomplete"  # told after it, with what is missing
         for reason in gate_failures(run.summary, gate)
     ]
@@ -121,12 +119,12 @@ def _judge(measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: S
         raise GateFailed(f"{'; '.join(failed)}.", flag="--fail-on")
 
 
-def _resume(directory: Path, *, unsafe: bool) -> str:
+def _resume_command(directory: Path, *, unsafe: bool) -> str:
     return written("run", "--resume", str(directory), *(("--unsafe-exec",) if unsafe else ()))
 
 
 def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
-    """Return the settings of each task: greedy unless a sampling is named, as papers quote acceptance,
+    """The settings of each task: greedy unless a sampling is named, as papers quote acceptance,
     and without scores and proof where neither the row nor a gate needs them; a begun folder's own
     settings, with what was typed on top.
     """
@@ -135,12 +133,11 @@ def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
     if kept:
         typed = replace(of_field, task=None)
         configs = {path.stem: read_settings(typed, settings=path) for path in kept}
-        return {task: configs[task] for task in sorted(configs, key=_place)}
+        return {task: configs[task] for task in sorted(configs, key=_place_in_row)}
     if options.resume is not None:
         raise UsageError(f"{before} holds no field.", flag="--resume", remedy="Begin one with --out.")
-    if before is not None and before.is_dir() and any(before.iterdir()):
-        remedy = "Name a directory that is empty or does not exist."
-        raise UsageError(f"{before} is not empty and holds no field.", flag="--out", remedy=remedy)
+    if before is not None:
+        require_empty(before, "--out", "field")
     gates = gates_of(options.fail_on)
     of_field = replace(
         of_field,
@@ -151,8 +148,8 @@ def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
     return {task: read_settings(replace(of_field, task=task)) for task in FIELD_TASKS}
 
 
-def _place(task: str) -> tuple[int, str]:
-    """Return where a task stands in the row; one that is none of the field's stands at the end."""
+def _place_in_row(task: str) -> tuple[int, str]:
+    """As a key; one that is none of the field's stands at the end."""
     return (FIELD_TASKS.index(task) if task in FIELD_TASKS else len(FIELD_TASKS)), task
 
 
@@ -172,7 +169,7 @@ def _plans(
     for task, config in configs.items():
         try:
             known = require_possible(config, is_k_given=options.k is not None)
-            require_judgeable(known, _gates(gates, known[0].headline))
+            require_judgeable(known, _gates_of_task(gates, known[0].headline))
             plans[task] = plan(config, known, choose_engine=True, later_turns=True)
         except SpsbenchError as error:
             failures[task] = error
@@ -182,22 +179,13 @@ def _plans(
         for task, ready in plans.items():
             require_continuable(ready, before / task, allow_mixed=options.allow_mixed)
     if "parity" in gates and (unscored := [task for task in plans if plans[task].task.headline is None]):
-        say(f"No parity of {', '.join(unscored)}: nothing scores it", quiet=options.quiet)
+        say(str(messages.TasksUnscored(unscored)), quiet=options.quiet)
     return plans, {task: str(error) for task, error in failures.items()}
 
 
-def _gates(gates: Sequence[str], headline: str | None) -> list[str]:
-    """Return the gates for a task with this headline metric; without any metric it has no parity."""
+def _gates_of_task(gates: Sequence[str], headline: str | None) -> list[str]:
+    """By its headline metric; without any metric it has no parity."""
     return [gate for gate in gates if gate != "parity" or headline is not None]
-
-
-def _measure(ready: Plan, directory: Path, options: RunOptions) -> Measured:
-    from spsbench.runner import execute
-
-    with watching(quiet=options.quiet) as watcher:
-        execute(ready, directory, resume=True, watcher=watcher, allow_mixed=options.allow_mixed)
-    measured, _ = derive(directory)
-    return measured
 
 
 def gather(measured: Mapping[str, Measured], failures: Mapping[str, str]) -> dict[str, Any]:
@@ -258,7 +246,7 @@ def _estimate(value: Mapping[str, Any] | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean; None where a value is missing, since a mean over fewer tasks is another quantity."""
+    """None where a value is missing, since a mean over fewer tasks is another quantity."""
     known = list(values)
     there = [value for value in known if value is not None]
     return sum(there) / len(there) if there and len(there) == len(known) else None
@@ -267,9 +255,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 _SHOWN = (("mean_acceptance_length", "{:.2f}"), ("tokens_per_loop", "{:.2f}"), ("speedup", "{:.2f}x"))
 
 
-def _names(page: Page) -> list[str]:
-    """Return measured and missing tasks in the row's order."""
-    return sorted([part["task"] for part in (*page["tasks"], *page["missing"])], key=_place)
+def _tasks_in_order(page: Page) -> list[str]:
+    """Those that are missing too."""
+    return sorted([part["task"] for part in (*page["tasks"], *page["missing"])], key=_place_in_row)
 
 
 def _title(page: Page) -> str:
@@ -278,18 +266,18 @@ def _title(page: Page) -> str:
 
 
 def _row_table(page: Page) -> Any:
-    """Return the papers' row: a column a task, and the mean."""
+    """The papers' row: a column a task, and the mean."""
     from spsbench.report import NOTHING, Heading, Table, left, right
 
-    names = _names(page)
+    tasks = _tasks_in_order(page)
     unsure = {part["task"] for part in page["tasks"] if part["undecided"]}
-    columns = [left("", whole=True), *(right(name) for name in names), right("mean")]
+    columns = [left("", whole=True), *(right(task) for task in tasks), right("mean")]
     rows: list[Any] = []
     for row in page["rows"]:
         rows.append(Heading(f"{row['label']}, {row['sampling']}"))
         for name, form in _SHOWN:
             cells = [name]
-            for task in names:
+            for task in tasks:
                 value = row["tasks"].get(task, {}).get(name)
                 value = _estimate(value) if isinstance(value, Mapping) else value
                 mark = "?" if name == "speedup" and task in unsure else ""
@@ -301,7 +289,7 @@ def _row_table(page: Page) -> Any:
 
 
 def _task_table(page: Page) -> Any:
-    """Return the same by task, with intervals over its prompts."""
+    """A row a task, with intervals over its prompts."""
     from spsbench.report import Heading, entry, estimate, left, number, right, speedup, table_of
 
     columns = [
@@ -320,21 +308,11 @@ def _task_table(page: Page) -> Any:
     return table_of(columns, rows)
 
 
-_LEGEND = (
-    "mean_acceptance_length: 1 + accepted tokens a loop, which papers call acceptance length or tau; "
-    "tokens_per_loop: of the outputs, after EOS and stop strings have cut them. The mean gives every "
-    "measured task the same weight."
-)
-
-
-def _notes(page: Page) -> list[str]:
-    """Return what must stand under the row: missing tasks and why, and times that decide nothing."""
-    notes = [f"{part['task']} is missing: {part['why']}" for part in page["missing"]]
-    if unsure := [part["task"] for part in page["tasks"] if part["undecided"]]:
-        notes.append(
-            f"?: contention took part of the time measured, so look at the run: {', '.join(unsure)}."
-        )
-    return notes
+def _notes_under_row(page: Page) -> list[str]:
+    notes: list[Message] = [messages.TaskLeftOut(part["task"], part["why"]) for part in page["missing"]]
+    if undecided := [part["task"] for part in page["tasks"] if part["undecided"]]:
+        notes.append(messages.TasksUndecided(undecided))
+    return [*map(str, notes), messages.FIELD_LEGEND]
 
 
 def screen(page: Page) -> RenderableType:
@@ -344,7 +322,7 @@ def screen(page: Page) -> RenderableType:
 
     from spsbench.report import wording
 
-    lines = [*_notes(page), _LEGEND, *([wording.SYNTHETIC] if page["synthetic"] else [])]
+    lines = [*_notes_under_row(page), *([wording.SYNTHETIC] if page["synthetic"] else [])]
     texts = [part for line in lines for part in (Text(wording.printable(line)), Text())]
     return Group(
         Text(), Text(_title(page), style="bold"), Text(), _row_table(page).as_rich(gap=1), Text(), *texts
@@ -355,11 +333,9 @@ def render(page: Page) -> str:
     """The page as GitHub renders it: the row, the table with intervals, the runs with their doubts."""
     from spsbench.report import escape, paragraphs, wording
 
-    runs = []
+    runs = list[str]()
     for part in page["tasks"]:
-        about = f"{escape(part['label'])}, {wording.counted(part['prompts'], 'prompt')}"
-        runs.append(f"* [{escape(part['task'])}]({part['task']}/report.md): {about}")
-        runs += [f"  * {escape(text)}" for text in part["notes"]]
-    parts = [f"# {escape(_title(page))}", _row_table(page), *map(escape, _notes(page)), escape(_LEGEND)]
+        runs += linked_run(part["task"], part["task"], part["label"], part["prompts"], part["notes"])
+    parts = [f"# {escape(_title(page))}", _row_table(page), *map(escape, _notes_under_row(page))]
     more = ["## By task", _task_table(page), "## The runs", runs]
     return "\n".join(paragraphs(*parts, *more, wording.SYNTHETIC if page["synthetic"] else "")) + "\n"

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from spsbench.base import Floats, Interval, Row, identity
 from spsbench.law import theory
+from spsbench.parts.paper import messages
+from spsbench.parts.paper.folder import Page, linked_run
 from spsbench.report import (
     ARM,
     NOTHING,
@@ -47,13 +49,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import RenderableType
 
-Page = Mapping[str, Any]
 Runs = Mapping[str, tuple[str, Summary]]
 """The title and summary of every run of a paper, by its name."""
 
 
-def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, Any]:
-    """Return what either paper's page says of its runs, each with the notes that its numbers need."""
+def _runs_of_page(runs: Runs, notes: Callable[[Summary], list[str]]) -> dict[str, Any]:
+    """What either paper's page says of its runs, each with the notes that its numbers need."""
     summaries = [summary for _, summary in runs.values()]
     parts = [
         {
@@ -61,7 +62,7 @@ def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, An
             "title": title,
             "task": wording.title(summary),
             "prompts": facts.prompts(summary),
-            "notes": [*facts.doubts(summary), *judgement.losslessness(summary), *noted(summary)],
+            "notes": [*facts.doubts(summary), *judgement.losslessness(summary), *notes(summary)],
         }
         for name, (title, summary) in runs.items()
     ]
@@ -73,12 +74,10 @@ def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, An
 
 
 def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
-    """Return a page as GitHub renders it, with its runs and the notes on each at the end."""
-    runs = []
+    """A page as GitHub renders it, with its runs and the notes on each at the end."""
+    runs = list[str]()
     for part in page["parts"]:
-        about = f"{escape(part['task'])}, {wording.counted(part['prompts'], 'prompt')}"
-        runs.append(f"* [{escape(part['title'])}]({part['name']}/report.md): {about}")
-        runs += [f"  * {escape(text)}" for text in part["notes"]]
+        runs += linked_run(part["title"], part["name"], part["task"], part["prompts"], part["notes"])
     synthetic = wording.SYNTHETIC if page["synthetic"] else ""
     lines = paragraphs(f"# {escape(title)}", *parts, "## The runs", runs, synthetic)
     return "\n".join(lines) + "\n"
@@ -87,30 +86,26 @@ def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
 # --- Chen et al. 2023 ---
 
 TABLE, FIGURE = "table1", "figure1"
-_FIGURE_NOTE = (
-    "Time: mean ± standard deviation over sequences of equal length, by the wall and by the paper's clock "
-    "(mean loop time times the sequence's loops). r': (accepted + 1) / (K + 1), 1 at K = 0."
-)
 
 
 def gather_chen(runs: Runs, images: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of Table 1 and Figure 1. No number is the paper's."""
 
-    def noted(summary: Summary) -> list[str]:
+    def notes(summary: Summary) -> list[str]:
         verdicts = why.verdicts(summary)
         return [*judgement.parity(summary), *(f"{answer} {beside}" for answer, beside in verdicts)]
 
-    page = _gathered(runs, noted)
+    page = _runs_of_page(runs, notes)
     rows, curves = [], []
     for part, (name, (_, summary)) in zip(page["parts"], runs.items(), strict=True):
         part |= {"warnings": summary["warnings"], "image": images.get(name)}
-        rows += [_row(summary, row) for row in summary["rows"]] if name.startswith(TABLE) else []
-        curves += _curves(summary) if name.startswith(FIGURE) else []
+        rows += [_table1_row(summary, row) for row in summary["rows"]] if name.startswith(TABLE) else []
+        curves += _figure1_curves(summary) if name.startswith(FIGURE) else []
     _, first = next(iter(runs.values()))
     return {"pair": first.get("pair"), **page, TABLE: rows, FIGURE: curves}
 
 
-def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
+def _table1_row(summary: Summary, row: ArmRow) -> dict[str, Any]:
     metric = wording.headline_metric(summary)
     known = dict(row)
     copied = ("baseline", "ms_per_token", "speedup", "sequences")
@@ -124,8 +119,8 @@ def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
     }
 
 
-def _curves(summary: Summary) -> list[dict[str, Any]]:
-    """Return the curves of Figure 1 of each sampling in a run."""
+def _figure1_curves(summary: Summary) -> list[dict[str, Any]]:
+    """One for each sampling in a run."""
     timed, predicted = summary.get("tails"), summary.get("prediction")
     tails = {arm["arm"]: arm for arm in timed["arms"]} if timed else {}
     loops = {series["sampling"]: series["loop"] for series in predicted["samplings"]} if predicted else {}
@@ -168,7 +163,7 @@ def render_chen(page: Page) -> str:
         parts += [f"### {escape(curve['title'])}", table_of(columns, curve["points"])]
         if line := curve["loop"]:
             parts.append(f"Loop time: {wording.loop_line(line)}.")
-    return _markdown(page, _chen_title(page), *parts, _FIGURE_NOTE)
+    return _markdown(page, _chen_title(page), *parts, messages.FIGURE_1)
 
 
 def screen_chen(page: Page) -> RenderableType:
@@ -177,8 +172,8 @@ def screen_chen(page: Page) -> RenderableType:
     for curve in page[FIGURE]:
         if known := [point for point in curve["points"] if point["speedup"]]:
             point = max(known, key=lambda point: point["speedup"]["ratio"])
-            text = f"{curve['title']}: fastest at K={point['k']}, {speedup(point['speedup'])}."
-            best.append(Text(wording.printable(text)))
+            text = messages.FastestK(curve["title"], point["k"], speedup(point["speedup"]))
+            best.append(Text(wording.printable(str(text))))
     title = Text(_chen_title(page), style="bold")
     return Group(Text(), title, Text(), _chen_table(page), Text(), *best, Text())
 
@@ -275,7 +270,7 @@ def walltime_row(
     tokens_per_loop: Interval | None,
     rehearsed_c: float,
 ) -> dict[str, Any]:
-    """Return one row of Table 2 from its run.
+    """One row of Table 2 from its run.
 
     ``k`` was chosen by theory; all else is of the run, but c where ``c_source`` is ``rehearsal``; it is else
     as ``stats.predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
@@ -288,7 +283,7 @@ def walltime_row(
         tokens_per_loop: of its SpS arm, see ``mean_length``.
     """
     prediction, explained = summary.get("prediction"), summary.get("why")
-    arm = _with_c(prediction["arms"][0], rehearsed_c) if prediction else None
+    arm = _predicted_with_c(prediction["arms"][0], rehearsed_c) if prediction else None
     causes = residual_factors(arm, explained[0]) if arm and explained else []
     residual = arm["residual"] if arm else None
     row = next(row for row in summary["rows"] if row["method"] == "sps")
@@ -320,11 +315,8 @@ def walltime_row(
     }
 
 
-def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
-    """Return the prediction with the rehearsal's c where the run has none.
-
-    Phases are not timed everywhere.
-    """
+def _predicted_with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
+    """With the rehearsal's c where the run has none: phases are not timed everywhere."""
     if arm["c"] is not None:
         return arm
     alpha, measured = arm["alpha"], arm["measured"]
@@ -338,33 +330,14 @@ def _estimate(value: Interval | None) -> Estimate | None:
 
 
 def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
-    """Return the page's content.
-
-    A row of ``alphas`` is of Table 3: a draft's alpha over the target's text.
-    """
+    """The page's content; a row of ``alphas`` is of Table 3: a draft's alpha over the target's text."""
     tables = {"table1": table1(), "table2": list(rows), "table3": list(alphas)}
-    return {"of": "leviathan", "pair": pair, **_gathered(runs, lambda summary: summary["warnings"]), **tables}
-
-
-_NOTE_1 = (
-    "From the formulae alone, with c = c^ = 0: operations (1 - alpha)(K + 1) / (1 - alpha^(K+1)), speed "
-    "(1 - alpha^(K+1)) / (1 - alpha). K is the paper's gamma."
-)
-_NOTE_2 = (
-    "K (the paper's gamma) is chosen by the formula, up to {most_k}, from alpha and c of a rehearsal; "
-    "alpha and the speedup are of the run itself, with 95% intervals over prompts. c, without an interval, "
-    "is of the run's loops; where their phases are not timed, of the rehearsal. Predicted: (1 - "
-    "alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: of the factors that the "
-    "formula takes for 1, the one that does most for a residual of this sign; paper.json has all of them. "
-    "It is not named where phases are not timed, and where other processes used the CPU meanwhile. The "
-    "paper's figures are of T5-XXL on a TPU-v4."
-)
-_NOTE_3 = (
-    "alpha is the mean of sum min(target, draft) over all positions of text that the target wrote, by "
-    "teacher forcing; at T = 0 the share of positions where the most probable tokens agree. Unigram and "
-    "bigram are counted on the target's texts of other prompts (ten folds), smoothed after Witten and Bell."
-    " 95% intervals over prompts."
-)
+    return {
+        "of": "leviathan",
+        "pair": pair,
+        **_runs_of_page(runs, lambda summary: summary["warnings"]),
+        **tables,
+    }
 
 
 def render_leviathan(page: Page, figures: Sequence[Plate] = ()) -> str:
@@ -381,10 +354,10 @@ def render_leviathan(page: Page, figures: Sequence[Plate] = ()) -> str:
     parts: list[str | Table] = [
         escape(study["notes"]),
         escape(f"Target: {target}. Drafts: {drafts}. Tasks: {tasks}."),
-        *("## Table 1: theory", Table(columns, rows), escape(_NOTE_1)),
+        *("## Table 1: theory", Table(columns, rows), escape(messages.TABLE_1)),
         *("## Table 2: walltime", _table2(page)),
-        escape(f"{_NOTE_2.format(most_k=study['most_k'])} {_c_sources(page)}"),
-        *("## Table 3: alpha", _table3(page), escape(_NOTE_3)),
+        escape(f"{messages.Table2(study['most_k'])} {_sources_of_c(page)}"),
+        *("## Table 3: alpha", _table3(page), escape(messages.TABLE_3)),
     ]
     parts += ["## Figures"] if figures else []
     for figure in figures:
@@ -398,12 +371,11 @@ def screen_leviathan(page: Page) -> RenderableType:
     notes = page["study"]["notes"]
     head = [Text(), title, *([Text(notes)] if notes else []), Text()]
     table2 = _table2(page, narrow=True).as_rich(gap=1)
-    return Group(*head, table2, Text(_c_sources(page)), Text(), _table3(page), Text())
+    return Group(*head, table2, Text(str(_sources_of_c(page))), Text(), _table3(page), Text())
 
 
-def _c_sources(page: Page) -> str:
-    sources = Counter(row["c_source"] for row in page["table2"])
-    return f"Source of c: {', '.join(f'{source} (rows: {count})' for source, count in sources.items())}."
+def _sources_of_c(page: Page) -> messages.SourcesOfC:
+    return messages.SourcesOfC(Counter(row["c_source"] for row in page["table2"]))
 
 
 def _leviathan_title(page: Page) -> str:
@@ -417,10 +389,7 @@ def _models(page: Page) -> str:
 
 
 def _table2(page: Page, *, narrow: bool = False) -> Table:
-    """Return Table 2, grouped by task.
-
-    On a terminal it lacks tokens per loop, the cause and the paper's alpha.
-    """
+    """Grouped by task; a narrow one lacks tokens per loop, the cause and the paper's alpha."""
 
     def alpha(value: Estimate | None) -> str:
         return number(value["estimate"] if value else None, 2) if narrow else estimate(value)
@@ -484,7 +453,7 @@ def draw(page: Page) -> list[Plate]:
 
 
 def _figure2(page: Page) -> Drawing:
-    """Draw Figure 2: expected tokens per loop against alpha, for several K."""
+    """Expected tokens per loop against alpha, for several K."""
     figure, (axes,) = _sheet(page, (1,), 3.9)
     top = _axis_top(_MOST_TOKENS, page, ("expected_tokens", "tokens_per_loop"))
     _lines(axes, theory.expected_tokens, top)
@@ -494,16 +463,11 @@ def _figure2(page: Page) -> Drawing:
     _over_alpha(axes, "Expected tokens per loop", "tokens per loop", top)
     bound_key = style.key("K without limit", color=style.FAINT, linestyle=style.DASHES[4], lw=0.9)
     style.legend(figure, [*_keys(page, "by the formula, at its K"), bound_key])
-    caption = (
-        "Lines: (1 - alpha^(K+1)) / (1 - alpha) for several K, the paper's gamma, and its limit 1 / (1 - "
-        "alpha). Points: accepted + 1 tokens per loop of the rows of Table 2 against alpha by teacher "
-        "forcing, and a dash where the formula puts them at their K. Bars: 95% intervals over prompts."
-    )
-    return Drawing("figure2", "Figure 2 of Leviathan et al., our measurements", caption, figure)
+    return Drawing("figure2", messages.FIGURE_2_TITLE, messages.FIGURE_2, figure)
 
 
 def _figure3(page: Page) -> Drawing:
-    """Draw Figure 3: the best K against alpha, for several c."""
+    """The best K against alpha, for several c."""
     figure, (axes,) = _sheet(page, (1,), 3.9)
     for index, c in enumerate(_COSTS):
         best = [leviathan(float(alpha), c).best_k(range(1, _MOST_K + 1)) for alpha in _ALPHAS]
@@ -515,16 +479,12 @@ def _figure3(page: Page) -> Drawing:
     most = max(_MOST_K, *(row["k"] for row in page["table2"])) + 0.8
     _over_alpha(axes, "Best K", style.K_LABEL, most)
     style.legend(figure, _keys(page))
-    caption = (
-        "Lines: the K of the largest walltime factor for several c, up to 16; 0 where no K gains. Points: "
-        "the K of the rows of Table 2, chosen in the same way from a rehearsal's alpha and c, up to "
-        f"{page['study']['most_k']}. Bars: 95% intervals of alpha over prompts."
-    )
-    return Drawing("figure3", "Figure 3 of Leviathan et al., our measurements", caption, figure)
+    caption = messages.Figure3(page["study"]["most_k"])
+    return Drawing("figure3", messages.FIGURE_3_TITLE, str(caption), figure)
 
 
 def _figure4(page: Page) -> Drawing:
-    """Draw Figure 4: speedup and operations per token against alpha, for several K."""
+    """Speedup and operations per token against alpha, for several K."""
     figure, (speed, operations) = _sheet(page, (1, 1), 3.7)
     fastest = _axis_top(_MOST_TOKENS, page, ("predicted", "speedup"))
     most = _axis_top(_MOST_OPERATIONS, page, ("operations",))
@@ -540,13 +500,7 @@ def _figure4(page: Page) -> Drawing:
     operations.set_yticks(ticks, list(map(str, ticks)))
     operations.minorticks_off()
     style.legend(figure, _keys(page, "by the formula, with its K and c"))
-    caption = (
-        "Lines: walltime and operations factors for several K with c = c^ = 0, as in the paper. Points: the"
-        " rows of Table 2. Left: the measured speedup with its 95% interval, and a dash where the formula "
-        "puts it with the row's own K and c. Right: operations by the formula, with c^ the ratio of the "
-        "models' weights; computed, not counted."
-    )
-    return Drawing("figure4", "Figure 4 of Leviathan et al., our measurements", caption, figure)
+    return Drawing("figure4", messages.FIGURE_4_TITLE, messages.FIGURE_4, figure)
 
 
 def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
@@ -556,10 +510,7 @@ def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
 
 
 def _axis_top(least: float, page: Page, names: Sequence[str]) -> float:
-    """Return where an axis ends.
-
-    That is at ``least``, or above the rows' values of these names and their intervals.
-    """
+    """At ``least``, or above the rows' values of these names and their intervals."""
     cells = [row[name] for row in page["table2"] for name in names if row[name] is not None]
     values = [
         max(cell["estimate"], cell["high"] or 0.0) if isinstance(cell, dict) else cell for cell in cells
@@ -587,13 +538,13 @@ def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
 
 
 def _line_colour(index: int, count: int) -> str:
-    """Return a colour from light to dark: lines in order, apart from the colours of points."""
+    """From light to dark: lines in order, apart from the colours of points."""
     level = int(0xC4 - (0xC4 - 0x60) * index / max(count - 1, 1))
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
 def _style_by_name(page: Page, axis: str) -> dict[str, dict[str, Any]]:
-    """Return the colour of every draft, or the marker of every task, by its name."""
+    """The colour of every draft, or the marker of every task."""
     names = dict.fromkeys(row[axis] for row in page["table2"])
     look, looks = ("color", style.SERIES) if axis == "draft" else ("marker", style.MARKERS)
     return {name: {look: looks[index % len(looks)]} for index, name in enumerate(names)}

@@ -104,7 +104,7 @@ def test_a_finished_paper_measures_nothing_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(sys.modules["spsbench.runner.execution"], "load", refused)
-    monkeypatch.setattr(paper, "_load", refused)
+    monkeypatch.setattr(paper, "_loaded_pairs", refused)
     again = cli("paper", "--resume", whole[0])
     assert again.code == 0, again.err
     assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
@@ -141,7 +141,7 @@ def test_texts_stay_when_another_draft_is_put_first(
         read.extend(plans)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(paper, "_load", stopped)
+    monkeypatch.setattr(paper, "_loaded_pairs", stopped)
     samples = (place / "texts-ende" / "samples.jsonl").read_bytes()
     found = cli("paper", "--resume", place, "--draft", "base=embedded:mini-t5/draft-base", *after)
     assert found.code == 130, found.err
@@ -213,7 +213,7 @@ def test_a_paper_of_ones_own_is_found_from_another_folder(
 ) -> None:
     """Whichever way its file is written."""
     short(monkeypatch)
-    monkeypatch.setattr(paper, "_measure", lambda *given, **named: ({}, [], []))
+    monkeypatch.setattr(paper, "_measured", lambda *given, **named: ({}, [], []))
     monkeypatch.setattr(paper, "_conclude", lambda *given: None)
     file, place = tmp_path / "mine.yaml", tmp_path / "paper"
     file.write_text("pair: mini-t5\ndrafts: {a: {id: embedded:mini-t5/draft-small}}\ntasks: {t: wmt-mini}\n")
