@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import Spec, UsageError, require_makeable
+from spsbench.base import Spec, UsageError, require_makeable, write_text
 from spsbench.cli import (
     Common,
     MachineOptions,
@@ -89,11 +89,11 @@ def distill(wanted: DistillOptions) -> None:
     say(f"Reading {wanted.target}", quiet=wanted.quiet)
     continued_by(typed)
     watch = _progress_watcher(wanted.quiet)
-    source, made, forecasts = _make(wanted.target, wanted.out, wanted, recipe, threads, watch)
+    made, forecasts, measured_by = _draft_with_card(wanted.target, wanted.out, wanted, recipe, threads, watch)
     if wanted.json:
         print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
     elif not wanted.quiet:
-        _print(made, forecasts, _measuring_command(source.name, made))
+        _print(made, forecasts, measured_by)
 
 
 def _require_there(
@@ -125,16 +125,17 @@ def _encoder_decoder(name: str) -> UsageError:
     return UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
 
 
-def _make(
+def _draft_with_card(
     target: str, folder: Path, wanted: DistillOptions, recipe: Recipe, threads: int | None, watch: Watch
-) -> tuple[ModelSource, Made, list[Forecast]]:
-    """Make the draft in the folder and write its card beside it."""
+) -> tuple[Made, list[Forecast], str]:
+    """(the draft in the folder, what it is worth, the command line that measures it)."""
     import torch
 
     from spsbench.config import ModelRef
     from spsbench.models import find, resolve_device
     from spsbench.parts.distill.corpus import evaluated_texts
-    from spsbench.parts.distill.making import card, make_draft
+    from spsbench.parts.distill.making import make_draft
+    from spsbench.parts.distill.messages import DraftCard
 
     # Kernels for every shape that ever came would take gigabytes; read when the first is made.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
@@ -148,15 +149,14 @@ def _make(
     corpus = wanted.corpus or folder / "corpus"
     texts = evaluated_texts(wanted.evaluated or ())
     made = make_draft(source, recipe, folder, corpus, texts, device, watch)
-    forecasts = _forecast(source, made, device)
-    (folder / "README.md").write_text(
-        card(made, forecasts, _measuring_command(source.name, made)), encoding="utf-8"
-    )
-    return source, made, forecasts
+    forecasts = _forecasts(source, made, device)
+    measured_by = _measuring_command(source.name, made)
+    write_text(folder / "README.md", str(DraftCard(made, forecasts, measured_by)))
+    return made, forecasts, measured_by
 
 
-def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
-    """Forecast what the draft is worth, with the target's forwards timed here as a run would compute them."""
+def _forecasts(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
+    """What the draft is worth, with the target's forwards timed here as a run would compute them."""
     from spsbench.models import choose_backend, load, model_not_covered
     from spsbench.parts.distill.evaluation import KS, forecasts
     from spsbench.parts.whatif.bench.forwards import time_forwards
@@ -172,7 +172,7 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
 
 
 def _recipe(wanted: DistillOptions) -> Recipe:
-    """Return the recipe that was typed, with the defaults of its kind."""
+    """What was typed, with the defaults of its kind."""
     from spsbench.parts.distill.recipe import OPTIONS, Recipe, require_kind
 
     least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
@@ -198,7 +198,7 @@ def _recipe(wanted: DistillOptions) -> Recipe:
 
 
 def _progress_watcher(quiet: bool) -> Watch:
-    """Return a watcher that prints on stderr: text every few seconds, training at each evaluation."""
+    """Prints on stderr: text every few seconds, training at each evaluation."""
     last = 0.0
 
     def watch(so_far: StageProgress) -> None:
@@ -225,7 +225,6 @@ def _alphas(alphas: list[float]) -> str:
 
 
 def _measuring_command(target: str, made: Made) -> str:
-    """Return the command line that measures the draft."""
     from spsbench.models import MODEL, MTP
 
     drafter = MTP if made.recipe.kind == MTP else "heads"
@@ -235,8 +234,8 @@ def _measuring_command(target: str, made: Made) -> str:
     return f"spsbench run humaneval --target {target} {draft}"
 
 
-def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
-    """Print what was made and what it is worth, or all of it as JSON."""
+def _print(made: Made, forecasts: list[Forecast], measured_by: str) -> None:
+    from spsbench.parts.distill.messages import FORECAST
     from spsbench.report import Table, left, right
 
     titles = ("alpha", "best K", "tokens/loop", "forecast")
@@ -254,8 +253,5 @@ def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
     ]
     console = out()
     console.print(Table(columns, cells).as_rich())
-    console.print(
-        "Forecast: held-out acceptance, the target's forwards timed here, drafting charged by its weights.",
-        style="dim",
-    )
-    console.print(f"Draft: {made.folder}. Measure it:\n  {use}", highlight=False, soft_wrap=True)
+    console.print(FORECAST, style="dim")
+    console.print(f"Draft: {made.folder}. Measure it:\n  {measured_by}", highlight=False, soft_wrap=True)

@@ -48,7 +48,7 @@ class Shard:
     log_masses: Tensor
 
     def sequences(self) -> Iterator[Sampled]:
-        """Yield the sequences without copying."""
+        """Not copied."""
         sizes = self.lengths.tolist()
         tokens = torch.split(self.tokens, sizes)
         features = torch.split(self.features, [size - 1 for size in sizes])
@@ -79,7 +79,7 @@ class Corpus:
         folder.mkdir(parents=True, exist_ok=True)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the shards that are there, in order."""
+        """Of the shards that are there, in order."""
         return sorted(
             int(path.stem.removeprefix(_PREFIX)) for path in self.folder.glob(f"{_PREFIX}*.safetensors")
         )
@@ -93,7 +93,7 @@ class Corpus:
             self.write(number, make())
 
     def drawn(self, number: int) -> int:
-        """Return the number of drawn tokens of a shard, read from its header."""
+        """How many tokens of a shard were drawn, read from its header."""
         from safetensors import safe_open
 
         with safe_open(self.path(number), framework="pt") as file:
@@ -111,7 +111,7 @@ class Corpus:
         unfinished.replace(self.path(number))
 
     def read(self, number: int) -> Shard:
-        """Return a shard, its tensors mapped from the file."""
+        """A shard, its tensors mapped from the file."""
         from safetensors import safe_open
 
         with safe_open(self.path(number), framework="pt") as file:
@@ -132,7 +132,7 @@ class Evaluated:
         self._word_runs = {run for text in texts for run in _word_runs(text)}
 
     def overlaps(self, text: str) -> bool:
-        """Return whether a text shares 13 words in a row with an evaluated one."""
+        """Whether a text shares 13 words in a row with an evaluated one."""
         return any(run in self._word_runs for run in _word_runs(text))
 
 
@@ -147,17 +147,17 @@ TASKS = ("humaneval", "docsum")
 
 
 def evaluated_texts(more: Iterable[str] = ()) -> Iterator[str]:
-    """Yield problems and documents with their references."""
+    """Problems and documents with their references."""
     for name in TASKS:
         try:
-            yield from _texts(name)
+            yield from _problem_texts(name)
         except SpsbenchError:  # its data is not here: then nothing was learnt from it on this machine either
             continue
     for name in more:
-        yield from _texts(name)
+        yield from _problem_texts(name)
 
 
-def _texts(name: str) -> Iterator[str]:
+def _problem_texts(name: str) -> Iterator[str]:
     task = load_task(name)
     for example in task.load("official", None, 0).examples:
         fields = (value for value in example.fields.values() if isinstance(value, str))
@@ -182,11 +182,11 @@ class Lessons:
         return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
 
     def rarest(self, vocab_size: int) -> int:
-        """Return the token that was written least often, the last of several."""
-        counts = self._counts(vocab_size, whole=True)
+        """The token that was written least often, the last of several."""
+        counts = self._token_counts(vocab_size, whole=True)
         return int((counts == counts.min()).nonzero()[-1])
 
-    def _counts(self, vocab_size: int, *, whole: bool = False) -> Tensor:
+    def _token_counts(self, vocab_size: int, *, whole: bool = False) -> Tensor:
         """[vocab_size] how often each token was drawn, or written in prompts or drawn."""
         counts = torch.zeros(vocab_size, dtype=torch.int64)
         for group in self.learnt.values():
@@ -197,7 +197,7 @@ class Lessons:
 
     def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
         """[size] ids of the tokens that were drawn most often, ascending."""
-        counts = self._counts(vocab_size)
+        counts = self._token_counts(vocab_size)
         counts[list(always)] = counts.max() + 1
         best = counts.sort(descending=True, stable=True).indices[:size]
         return best.sort().values
@@ -223,5 +223,5 @@ def lessons_of(
 
 
 def is_held_out(prompt: str) -> bool:
-    """Return whether a prompt is held out, by the request alone, so that all its samples are on one side."""
+    """By the request alone, so that all its samples are on one side."""
     return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4]) % HELD_OUT == 0

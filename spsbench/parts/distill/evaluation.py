@@ -55,7 +55,7 @@ def held_out(
             predictions = student.predict(batch.tokens, batch.features, batch.continued)
             for depth, predicted in enumerate(predictions):
                 features, states = batch.at_target(predicted), batch.at(predicted)
-                shares = _shares(teacher, features, states, kind)
+                shares = _accepted_shares(teacher, features, states, kind)
                 if len(sums) <= depth:
                     sums.append([])
                 sums[depth] += shares
@@ -66,15 +66,15 @@ def held_out(
     return evaluations
 
 
-def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> list[float]:
-    """Return sum min(p, q) at n positions from the target's features and the student's states [n, hidden]."""
+def _accepted_shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> list[float]:
+    """sum min(p, q) at n positions from the target's features and the student's states [n, hidden]."""
     head = teacher.model.get_output_embeddings().weight.float()
     rows = teacher.head_rows(torch.float32)
     shares: list[float] = []
     parts = (torch.split(each.float(), _CHUNK) for each in (features, states))
-    for wanted, offered in zip(*parts, strict=True):
-        q = warped(wanted @ head.T, SAMPLINGS[kind]).dense()[:, teacher.vocabulary]
-        p = warped(offered @ rows.T, SAMPLINGS[kind]).dense()
+    for of_target, of_student in zip(*parts, strict=True):
+        q = warped(of_target @ head.T, SAMPLINGS[kind]).dense()[:, teacher.vocabulary]
+        p = warped(of_student @ rows.T, SAMPLINGS[kind]).dense()
         shares += torch.minimum(p, q).sum(-1).tolist()
     return shares
 
@@ -97,7 +97,7 @@ class Forecast:
 def forecasts(
     measured: Sequence[HeldOut], target: Forwards, weight_share: float, kind: str
 ) -> list[Forecast]:
-    """Return the best K and its gain, by kind of text.
+    """The best K and its gain, by kind of text.
 
     A drafted token is charged the target's forward times the draft's share of its weights: what a draft
     costs where reading weights is what a forward waits for. Sampling and Python are not charged, so that a

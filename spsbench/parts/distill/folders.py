@@ -101,7 +101,10 @@ def _eagle3(teacher: Teacher, student: Any) -> Described:
         "norm_before_residual": False,
     }
     # The target's table: the package takes it for itself only where torch leaves missing weights as NaN.
-    tensors = {speculators.OWN_EMBEDDING: _table(teacher), speculators.HEAD: _head(teacher)}
+    tensors = {
+        speculators.OWN_EMBEDDING: _table(teacher),
+        speculators.HEAD: teacher.head_rows(teacher.model.dtype),
+    }
     if not student.reads:  # the last state of training is the target's after its norm
         tensors[speculators.WHOLE_NORM] = teacher.model.get_decoder().norm.weight
     return EAGLE3, told, tensors | _vocabulary(teacher), SERVED_TOKENS
@@ -121,7 +124,9 @@ def _block(teacher: Teacher, student: Any) -> Described:
         "sliding_window_non_causal": True,
     }
     reduced = len(teacher.vocabulary) < len(_table(teacher))
-    tensors = _vocabulary(teacher) | ({speculators.HEAD: _head(teacher)} if reduced else {})
+    tensors = _vocabulary(teacher) | (
+        {speculators.HEAD: teacher.head_rows(teacher.model.dtype)} if reduced else {}
+    )
     return DFLASH, told, tensors, form.drafts
 
 
@@ -140,12 +145,8 @@ def _table(teacher: Teacher) -> Tensor:
     return weight.detach()
 
 
-def _head(teacher: Teacher) -> Tensor:
-    return teacher.head_rows(teacher.model.dtype)
-
-
 def _vocabulary(teacher: Teacher) -> dict[str, Tensor]:
-    """Return which tokens are proposed, both ways; nothing where all are."""
+    """Which tokens are proposed, both ways; nothing where all are."""
     vocabulary, size = teacher.vocabulary, len(_table(teacher))
     if len(vocabulary) == size:
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from spsbench.models import (
     weights_folder,
 )
 from spsbench.parts.distill.corpus import Corpus, Evaluated, Lessons, lessons_of
-from spsbench.parts.distill.evaluation import Forecast, HeldOut, held_out
+from spsbench.parts.distill.evaluation import HeldOut, held_out
 from spsbench.parts.distill.folders import write_draft, write_speculators
 from spsbench.parts.distill.own_text import OwnText
 from spsbench.parts.distill.recipe import DEPTHS, Recipe
@@ -107,7 +107,7 @@ def make_draft(
     """Make a draft, or continue an interrupted one."""
     _require_plain(source, recipe.kind)
     made_for = _made_for(source)
-    model = _load(source, device)
+    model = _target_model(source, device)
     recipe.require_fitting(model.config.num_hidden_layers, source.tokenizer.size)
     _begin_or_continue(out, recipe.settings() | {"target": made_for.embedding}, "--out")
     _begin_or_continue(
@@ -128,7 +128,7 @@ def make_draft(
     vocabulary = lessons.vocabulary(size, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
     teacher = Teacher(model, vocabulary.to(device))
     torch.manual_seed(recipe.seed)
-    student = _student(teacher, recipe, lessons).to(device)
+    student = _untrained(teacher, recipe, lessons).to(device)
     progress, evaluations = _train(teacher, student, lessons, recipe, out, began, watch)
     parameters = sum(parameter.numel() for parameter in student.parameters())
     if isinstance(student, (Eagle3Head, BlockHead, ModuleHead)):
@@ -146,8 +146,8 @@ def make_draft(
     return Made(out, recipe, made_for, parameters, read_parameters, evaluations, record)
 
 
-def _student(teacher: Teacher, recipe: Recipe, lessons: Lessons) -> Any:
-    """Build what a recipe trains."""
+def _untrained(teacher: Teacher, recipe: Recipe, lessons: Lessons) -> Any:
+    """The student that a recipe trains."""
     layers = teacher.config.num_hidden_layers
     if recipe.kind == DFLASH:
         # Rows of the table are as they are: the token that is written least stands for what is not known yet.
@@ -163,8 +163,8 @@ def _student(teacher: Teacher, recipe: Recipe, lessons: Lessons) -> Any:
     return students[recipe.kind]()
 
 
-def _load(source: ModelSource, device: torch.device) -> Any:
-    """Load the target, in bfloat16 where that is fast: learning needs no more precision."""
+def _target_model(source: ModelSource, device: torch.device) -> Any:
+    """In bfloat16 where that is fast: learning needs no more precision."""
     from transformers import AutoModelForCausalLM
 
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
@@ -240,7 +240,7 @@ def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -
 def _train(
     teacher: Teacher, student: Any, lessons: Lessons, recipe: Recipe, out: Path, began: float, watch: Watch
 ) -> tuple[Progress, list[HeldOut]]:
-    """Train the student on the lessons, from where an earlier call ended; return progress and evaluations."""
+    """Train the student on the lessons, from where an earlier call ended."""
     device = teacher.model.device
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
 
@@ -279,7 +279,6 @@ def _record(
     parameters: int,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Return the record of a draft: recipe, target, training and held-out acceptance."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     kinds = {kind: sum(len(s.tokens) - s.start for s in group) for kind, group in lessons.learnt.items()}
     return {
@@ -297,67 +296,3 @@ def _record(
         "held_out": [asdict(text) for text in held_out],
         "curve": progress.curve,
     }
-
-
-_WHAT = {
-    MODEL: "A draft model: {layers} of the target's layers, trained further.",
-    EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
-    EAGLE3: "An EAGLE-3 layer over {states} of the target's hidden states, in the format of `speculators`.",
-    MTP: "A multi-token prediction module (DeepSeek-V3, section 2.2), in the format of `speculators`.",
-    DFLASH: "DFlash, {layers} layers over blocks of {block} places, in the format of `speculators`.",
-    MEDUSA: "Medusa-style heads: {heads} tokens from the target's last hidden state (Cai et al. 2024).",
-}
-
-
-def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
-    """Return the draft's card as Markdown."""
-    record, recipe = made.record, made.recipe
-    description = _WHAT[recipe.kind].format_map(asdict(recipe))
-    words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"
-    sources = ", ".join(recipe.data)
-    kinds = ", ".join(f"{count:,} of {kind}" for kind, count in sorted(record["tokens_by_kind"].items()))
-    rows = "\n".join(
-        f"| {text.kind} | {' / '.join(f'{alpha:.3f}' for alpha in text.alphas)} | {text.tokens:,} |"
-        for text in made.held_out
-    )
-    gains = "\n".join(
-        f"| {f.kind} | {f.k or '-'} | {f.tokens_per_loop:.2f} | {f.speedup:.2f}x |" for f in forecasts
-    )
-    text_tokens = sum(record["tokens_by_kind"].values())
-    minutes = record["training_s"] / 60
-    return f"""# Draft for {made.target.name}
-
-{description} It proposes {words}; {made.parameters:,} trained weights, in bfloat16.
-Embedding and output head are the target's, which is recognised by its embedding
-({made.target.embedding}).
-
-    {use}
-
-## Text
-{text_tokens:,} tokens ({kinds}), from: {sources}.
-`own` is text that the target wrote itself, `python` the standard library's functions as they were
-written, with the target's distributions over them. {record["sequences_contaminated"]} sequences were left out
-because they share 13 words in a row with an evaluated problem or document.
-
-## Training
-{record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {minutes:.0f} minutes of
-{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's
-distribution, then the chance of rejection while the rate falls. `training.json` has the settings and
-the curve.
-
-## Acceptance on held-out text
-Mean of sum min(p, q) at the text's own sampling; what was held out was asked by other requests. Behind
-the first number are those of the next drafted tokens, each after accepted ones.
-
-| text | alpha | positions |
-|---|---|---|
-{rows}
-
-## Forecast
-From these and the target's forwards, timed on the machine of the training; a drafted token is charged
-by the weights that it reads. Loops in Python come on top: measure with `spsbench run`.
-
-| text | best K | tokens/loop | speedup |
-|---|---|---|---|
-{gains}
-"""

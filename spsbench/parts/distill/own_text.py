@@ -74,23 +74,20 @@ class OwnPrompt:
 
 
 def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
-    """Return the token ids of a conversation up to the opening's last word.
-
-    For a base model they are of the text alone.
-    """
+    """Token ids of a conversation up to the opening's last word; for a base model, of the text alone."""
     if tokenizer.has_chat_template:
         return tokenizer.opened_chat(opening.text)
     return tokenizer.encode(opening.text or "\n", special=True)
 
 
 def request_of(tokenizer: Tokenizer, kind: str, text: str) -> OwnPrompt:
-    """Return a request's token ids as the target is asked it."""
+    """A request as the target is asked it."""
     ids = tokenizer.chat(text) if tokenizer.has_chat_template else tokenizer.encode(text, special=True)
     return OwnPrompt(kind, text, ids)
 
 
 def begun(tokenizer: Tokenizer, head: str, body: str = "") -> OwnPrompt:
-    """Return a function to be completed, asked as ``humaneval`` asks."""
+    """A function to be completed, asked as ``humaneval`` asks."""
     ids = begun_function(tokenizer, head, body) if tokenizer.has_chat_template else None
     text = head.rstrip() + (f"\n{body}" if body else "")
     return OwnPrompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
@@ -127,7 +124,7 @@ class Function:
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """Return functions and methods of the standard library, those with the shortest heads first."""
+    """Functions and methods of the standard library, those with the shortest heads first."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = (path for path in root.rglob("*.py") if not _NOT_LIBRARY & set(path.relative_to(root).parts))
     parsed = {function for file in files for function in _functions(file)}
@@ -176,12 +173,12 @@ class OwnText:
     seed: int
 
     def shard(self, number: int) -> Shard:
-        """Return the shard with that number; number and seed decide its content."""
+        """Number and seed decide its content."""
         source = self.sources[number % len(self.sources)]
         turn = number // len(self.sources)
         generator = torch.Generator(self.writer.model.device).manual_seed(self.seed * 1_000_003 + number)
         if source == PYTHON and turn < len(functions()) // _READ:
-            return self._read(turn)
+            return self._functions_read(turn)
         # The library has an end: what follows is own text again.
         if source not in SOURCES:
             prompts = file_prompts(Path(source), self.tokenizer)
@@ -189,7 +186,7 @@ class OwnText:
             return self._answered([prompts[place % len(prompts)] for place in places], generator)
         opening = (*OPENINGS, *[None] * _OF_HEADS)[turn % (len(OPENINGS) + _OF_HEADS)]
         requests = [] if opening is None else self._requests(opening, generator)
-        return self._answered(requests or self._heads(turn), generator)
+        return self._answered(requests or self._begun_functions(turn), generator)
 
     def _answered(self, prompts: list[OwnPrompt], generator: torch.Generator) -> Shard:
         kind = prompts[0].kind
@@ -200,9 +197,9 @@ class OwnText:
         texts = {tuple(prompt.ids): prompt.text for prompt in prompts}
         return shard_of(kind, [texts[tuple(s.tokens[: s.start].tolist())] for s in sampled], sampled)
 
-    def _read(self, turn: int) -> Shard:
-        """Return a shard of functions as the target would have written them, read and not sampled."""
-        chosen = self._functions(turn, _READ, functions())
+    def _functions_read(self, turn: int) -> Shard:
+        """Functions as the target would have written them, not sampled."""
+        chosen = self._neighbours(turn, _READ, functions())
         prompts = [begun(self.tokenizer, function.head) for function in chosen]
         sequences = []
         for prompt, function in zip(prompts, chosen, strict=True):
@@ -216,13 +213,15 @@ class OwnText:
         ]
         return shard_of(CODE, [prompts[i].text for i in by_length], outputs)
 
-    def _heads(self, turn: int) -> list[OwnPrompt]:
+    def _begun_functions(self, turn: int) -> list[OwnPrompt]:
         quotes = ('"', "'")  # a docstring ends the head: it says what is to be done
         documented = tuple(each for each in functions() if each.head.rstrip().endswith(quotes))
-        return [begun(self.tokenizer, function.head) for function in self._functions(turn, BATCH, documented)]
+        return [
+            begun(self.tokenizer, function.head) for function in self._neighbours(turn, BATCH, documented)
+        ]
 
-    def _functions(self, turn: int, count: int, among: Sequence[Function]) -> Sequence[Function]:
-        """Neighbours in length: a batch is then read in one forward, and not token by token."""
+    def _neighbours(self, turn: int, count: int, among: Sequence[Function]) -> Sequence[Function]:
+        """In length: a batch is then read in one forward, and not token by token."""
         groups = max(1, len(among) // count)
         first = random.Random(self.seed).sample(range(groups), groups)[turn % groups] * count
         return among[first : first + count]
@@ -233,7 +232,7 @@ class OwnText:
         prompts = []
         for request in requests:
             text = opening.text + self.tokenizer.decode(request.tokens[request.start :].tolist())
-            head = _head_of(text)
+            head = _function_head(text)
             if head is not None:
                 prompts.append(begun(self.tokenizer, head))
             elif len(text.split()) >= SHORTEST_REQUEST:
@@ -241,8 +240,8 @@ class OwnText:
         return prompts
 
 
-def _head_of(request: str) -> str | None:
-    """Return the head of the function that a request shows, docstring included; None if it shows none."""
+def _function_head(request: str) -> str | None:
+    """Of the function that a request shows, docstring included; None if it shows none."""
     _, fence, code = request.partition("```python\n")
     if not fence:
         return None

@@ -58,27 +58,35 @@ class Recipe:
         """Refuse settings that fit no target."""
         for source in self.data:
             if source not in SOURCES and not is_prompts_file(source):
-                _refuse("--data", source or "''", "Name own, python, or prompts files.")
+                _refuse("--data", source or "''", remedy="Name own, python, or prompts files.")
 
     def require_fitting(self, layers: int, vocab_size: int) -> None:
         """Refuse settings that do not fit this target."""
         if self.kind == MODEL and not 1 <= self.layers < layers:
             _refuse(
-                f"--kind {MODEL}:layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}."
+                f"--kind {MODEL}:layers",
+                self.layers,
+                remedy=f"Give 1 to {layers - 1}: the target has {layers}.",
             )
         if self.states not in (1, 3):
-            _refuse(f"--kind {EAGLE3}:states", self.states, "Give 1, its last one, or 3.")
+            _refuse(f"--kind {EAGLE3}:states", self.states, remedy="Give 1, its last one, or 3.")
         if self.block < LEAST_BLOCK:
-            _refuse(f"--kind {DFLASH}:block", self.block, "Give 2 or more: the pending token and a draft.")
+            _refuse(
+                f"--kind {DFLASH}:block", self.block, remedy="Give 2 or more: the pending token and a draft."
+            )
         if self.kind == DFLASH and not 1 <= self.layers <= layers:
-            _refuse(f"--kind {DFLASH}:layers", self.layers, f"Give 1 to {layers}: the target has {layers}.")
+            _refuse(
+                f"--kind {DFLASH}:layers", self.layers, remedy=f"Give 1 to {layers}: the target has {layers}."
+            )
         if layers < LEAST_LAYERS and (self.kind == DFLASH or (self.kind == EAGLE3 and self.states > 1)):
-            _refuse("--kind", self.kind, "It reads states between layers, and the target has one layer.")
+            _refuse(
+                "--kind", self.kind, remedy="It reads states between layers, and the target has one layer."
+            )
         if self.vocabulary and not 16 <= self.vocabulary <= vocab_size:
             _refuse(
                 f"--kind {self.kind}:vocabulary",
                 self.vocabulary,
-                f"Give 16 to {vocab_size}, or 0 for all tokens.",
+                remedy=f"Give 16 to {vocab_size}, or 0 for all tokens.",
             )
 
     def settings(self) -> dict[str, Any]:
@@ -90,12 +98,12 @@ class Recipe:
 def require_kind(kind: str, options: Iterable[str]) -> None:
     """Refuse an unknown kind, and options that it does not have."""
     if kind not in TRAINED:
-        _refuse("--kind", kind, f"Choose from {', '.join(TRAINED[:-1])} and {TRAINED[-1]}.")
+        _refuse("--kind", kind, remedy=f"Choose from {', '.join(TRAINED[:-1])} and {TRAINED[-1]}.")
     known_options = [name for name, kinds in OPTIONS.items() if kind in kinds]
     for name in options:
         if name not in known_options:
             raise unknown(name, known_options, f"--kind {kind}", sort="option")
 
 
-def _refuse(flag: str, value: object, remedy: str) -> None:
+def _refuse(flag: str, value: object, *, remedy: str) -> None:
     raise UsageError(f"{value} is not valid.", flag=flag, remedy=remedy)

@@ -66,7 +66,7 @@ class Writer:
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[tuple[Sequence[int], int]], temperature: float) -> list[Sampled]:
-        """Return what the model would have written in place of the given text."""
+        """What the model would have written in place of the given text."""
         longest = max(len(ids) for ids, _ in sequences)
         padded = torch.zeros(len(sequences), longest, dtype=torch.int64)
         for row, (ids, _) in enumerate(sequences):

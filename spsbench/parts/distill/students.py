@@ -71,7 +71,7 @@ class Teacher:
         return torch.cat([told.hidden_states[number] for number in after], -1).float()
 
     def layers_of(self, count: int) -> tuple[list[int], nn.Module]:
-        """Return (which of the target's layers a shorter model begins with, a decoder of those in float32).
+        """(which of the target's layers a shorter model begins with, a decoder of those in float32).
 
         The first and the last are always among them: they read embeddings and write what the head reads.
         """
@@ -91,14 +91,14 @@ class Teacher:
 
 
 def spread(count: int, total: int) -> list[int]:
-    """Return ``count`` of ``total`` layers, evenly spread from the first to the last; for one, the last."""
+    """``count`` of ``total`` layers, evenly spread from the first to the last; for one, the last."""
     if count == 1:
         return [total - 1]
     return [round(i * (total - 1) / (count - 1)) for i in range(count)]
 
 
 def states_between(total: int) -> tuple[int, ...]:
-    """Return after how many of ``total`` layers a head reads its target: as EAGLE-3's authors do.
+    """After how many of ``total`` layers a head reads its target: as EAGLE-3's authors do.
 
     They take 2, n//2 and n - 3; where these are no three, the states after the first layer, half of them and
     all but the last.
@@ -108,7 +108,7 @@ def states_between(total: int) -> tuple[int, ...]:
 
 
 def shortened(config: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
-    """Return a configuration with some of the layers."""
+    """A configuration with some of the layers."""
     shorter = dict(config, num_hidden_layers=len(numbers), use_cache=False)
     for name in ("layer_types", "no_rope_layers"):
         if shorter.get(name):
@@ -177,7 +177,7 @@ class EagleHead(nn.Module):
         return features
 
     def recycled(self, states: Tensor) -> Tensor:
-        """Return what the next depth reads of this one's states."""
+        """What the next depth reads of this one's states."""
         return states
 
     def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class EagleHead(nn.Module):
                 inputs_embeds=self.inputs(embedded, read),
                 position_ids=positions.unsqueeze(0),
                 past_key_values=cache,
-                attention_mask=_mask(count, depth, embedded),
+                attention_mask=_depth_mask(count, depth, embedded),
                 use_cache=True,
             ).last_hidden_state
             yield Depth(self.norm(states), 2)
@@ -217,8 +217,8 @@ class ModuleHead(EagleHead):
     def __init__(self, teacher: Teacher, depths: int) -> None:
         super().__init__(teacher, depths)
         table = teacher.model.get_input_embeddings().weight
-        self.embedding_norm = _norm_like(self.model.norm, table.float().square().mean().sqrt())
-        self.hidden_norm = _norm_like(self.model.norm, self.model.norm.weight.square().mean().sqrt())
+        self.embedding_norm = _even_norm(self.model.norm, table.float().square().mean().sqrt())
+        self.hidden_norm = _even_norm(self.model.norm, self.model.norm.weight.square().mean().sqrt())
 
     def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
         return super().inputs(self.embedding_norm(embedded), self.hidden_norm(read))
@@ -235,8 +235,8 @@ class ModuleHead(EagleHead):
         return named | {f"mtp_layers.0.{name}.weight": part.weight for name, part in own.items()}
 
 
-def _norm_like(norm: Any, gain: Tensor) -> Any:
-    """Return a norm of the same kind whose gain is the same everywhere."""
+def _even_norm(norm: Any, gain: Tensor) -> Any:
+    """Of the same kind, its gain the same everywhere."""
     other = copy.deepcopy(norm)
     with torch.no_grad():
         other.weight.fill_(float(gain))
@@ -244,7 +244,7 @@ def _norm_like(norm: Any, gain: Tensor) -> Any:
 
 
 def layer_sizes(teacher: Teacher, kind: Any, layers: int) -> Any:
-    """Return the target's sizes as a configuration of another kind's layers."""
+    """The target's sizes as a configuration of another kind's layers."""
     sizes = {name: getattr(teacher.config, name, None) for name in _SIZES}
     return kind(**{name: size for name, size in sizes.items() if size}, num_hidden_layers=layers)
 
@@ -284,7 +284,7 @@ class Eagle3Head(EagleHead):
 
 
 def through_last(hidden: int, states: int) -> nn.Linear:
-    """Return a product that passes the last of several states through, to begin with."""
+    """A product that passes the last of several states through, to begin with."""
     product = nn.Linear(states * hidden, hidden, bias=False)
     with torch.no_grad():
         product.weight.zero_()
@@ -342,7 +342,7 @@ class BlockHead(nn.Module):
     def predict(self, tokens: Tensor, features: Tensor, learnt: Tensor | None = None) -> Iterator[Depth]:
         rows, count = tokens.shape[0], tokens.shape[1] - 1
         size, hidden = self.form.size, features.shape[-1]
-        at = self._begun(tokens, learnt)
+        at = self._anchors(tokens, learnt)
         places = (at.unsqueeze(1) + torch.arange(size, device=at.device)).flatten()
         fused = self.net.hidden_norm(self.net.fc(self._teacher.states(tokens[:, :-1], self.reads)))
         context = self._rope(fused, torch.arange(count, device=at.device))
@@ -369,8 +369,8 @@ class BlockHead(nn.Module):
             place = size - self.form.drafts + ahead - 1
             yield Depth(states[:, :, place], ahead, at, math.exp(-2 * (ahead - 1) / size))
 
-    def _begun(self, tokens: Tensor, learnt: Tensor | None) -> Tensor:
-        """[a] positions of pending tokens, other ones in other batches."""
+    def _anchors(self, tokens: Tensor, learnt: Tensor | None) -> Tensor:
+        """[a] positions of the pending tokens, other ones in other batches."""
         last = tokens.shape[1] - 1
         here = torch.arange(1, last, device=tokens.device)
         if learnt is not None:
@@ -386,7 +386,7 @@ class BlockHead(nn.Module):
         return dict(self.net.state_dict())
 
 
-def _mask(count: int, depth: int, like: Tensor) -> Tensor:
+def _depth_mask(count: int, depth: int, like: Tensor) -> Tensor:
     """[1, 1, count, (depth + 1) count] what each entry of a depth may see.
 
     Entry t of depth d drafts after d own tokens: it sees what was true up to t - d, and of each depth

@@ -50,23 +50,23 @@ class Batch:
 
     def at(self, depth: Depth) -> Tensor:
         """[m, hidden] of a depth's states, those that stand for a drawn token."""
-        kept, drawn = self._places(depth)
+        kept, drawn = self._predicted(depth)
         return depth.states[:, kept][drawn]
 
-    def wanted(self, depth: Depth, head: Tensor) -> Tensor:
+    def target_log_probs(self, depth: Depth, head: Tensor) -> Tensor:
         """[m, |vocabulary|] the target's log-probabilities where ``at`` has states.
 
         Args:
             head: [|vocabulary|, hidden] rows of the target's head.
         """
         logits = F.linear(self.at_target(depth).to(head.dtype), head).float()
-        kept, drawn = self._places(depth)
+        kept, drawn = self._predicted(depth)
         masses = self.log_masses[:, self._positions(depth)[kept] + depth.ahead][drawn]
         return logits / self.temperature - masses.unsqueeze(-1)
 
     def at_target(self, depth: Depth) -> Tensor:
         """[m, hidden] the target's features that the states of ``at`` predict."""
-        kept, drawn = self._places(depth)
+        kept, drawn = self._predicted(depth)
         return self.features[:, self._positions(depth)[kept] + depth.ahead - 1][drawn]
 
     def _positions(self, depth: Depth) -> Tensor:
@@ -74,8 +74,8 @@ class Batch:
             return depth.at
         return torch.arange(depth.states.shape[1], device=depth.states.device)
 
-    def _places(self, depth: Depth) -> tuple[Tensor, Tensor]:
-        """Return ([n] which positions predict inside the text, [b, those] whether it is a drawn token)."""
+    def _predicted(self, depth: Depth) -> tuple[Tensor, Tensor]:
+        """([n] which positions predict inside the text, [b, those] whether it is a drawn token)."""
         predicted = self._positions(depth) + depth.ahead
         kept = predicted < self.tokens.shape[1]
         return kept, self.continued[:, predicted[kept]]
@@ -109,7 +109,7 @@ def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtyp
 def batches_of(
     lessons: Mapping[str, Sequence[Sampled]], tokens: int, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Batch]:
-    """Return batches of up to so many tokens, padding included, in an order shuffled by seed."""
+    """Batches of up to so many tokens, padding included, in an order shuffled by seed."""
     shuffler = random.Random(seed)
     groups: list[tuple[str, list[Sampled]]] = []
     for kind, sequences in sorted(lessons.items()):
@@ -200,7 +200,7 @@ class Training:
         saved = time.perf_counter()
         for batch in self._remaining_batches(batches):
             began = time.perf_counter()
-            loss = self._update(batch)
+            loss = self._loss_of_update(batch)
             done = self.progress
             done.updates, done.tokens = done.updates + 1, done.tokens + batch.learnt
             done.seconds += time.perf_counter() - began
@@ -231,13 +231,12 @@ class Training:
                     yield batch
             epoch += 1
 
-    def _update(self, batch: Batch) -> float:
-        """Make one update on a batch; return the loss."""
+    def _loss_of_update(self, batch: Batch) -> float:
         share = rate(self.progress.updates / self.progress.planned)
         falling = self.progress.updates >= FLAT_UNTIL * self.progress.planned
         losses: list[Tensor] = []
         weights = 0.0
-        wanted: dict[int, Tensor] = {}
+        targets: dict[int, Tensor] = {}
         with torch.autocast(
             self.teacher.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16
         ):
@@ -245,12 +244,12 @@ class Training:
                 states = batch.at(depth)
                 if not len(states):
                     continue
-                if depth.ahead not in wanted:
-                    wanted[depth.ahead] = batch.wanted(depth, self._head)
+                if depth.ahead not in targets:
+                    targets[depth.ahead] = batch.target_log_probs(depth, self._head)
                 offered = log_probs(states, self._head, batch.temperature)
-                loss = cross_entropy(offered, wanted[depth.ahead])
+                loss = cross_entropy(offered, targets[depth.ahead])
                 if falling:
-                    loss = rejected(offered, wanted[depth.ahead]) + 0.1 * loss
+                    loss = rejected(offered, targets[depth.ahead]) + 0.1 * loss
                 losses.append(depth.weight * loss.mean())
                 weights += depth.weight
         loss = torch.stack(losses).sum() / weights
@@ -285,12 +284,12 @@ class Training:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether bfloat16 matrix products are fast: on a GPU, and on a CPU with instructions for it."""
+    """Of matrix products: on a GPU, and on a CPU with instructions for it."""
     return device.type == "cuda" or bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def rate(fraction: float) -> float:
-    """Return the learning rate's share at a fraction of the training: warm-up, flat, cosine to zero."""
+    """The learning rate's share at a fraction of the training: warm-up, flat, cosine to zero."""
     if fraction < WARM_UP:
         return (fraction + 1e-3) / WARM_UP
     if fraction < FLAT_UNTIL:
@@ -299,7 +298,7 @@ def rate(fraction: float) -> float:
 
 
 def optimizers(student: nn.Module, share: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for matrices and AdamW for all else that is trained, at a share of the full rates."""
+    """Muon for matrices and AdamW for all else that is trained, at a share of the full rates."""
     trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim == 2]
     rest = [parameter for parameter in trained if parameter.ndim != 2]

@@ -106,7 +106,7 @@ def test_a_batch_learns_from_every_drawn_token_that_a_depth_predicts(texts: list
 
 def test_wanted_probabilities_are_the_targets_own(teacher: Teacher, texts: list[Sampled]) -> None:
     batch = next(batches(texts, 0))
-    found = batch.wanted(Depth(batch.features, 1), teacher.head_rows(torch.float32)).exp()
+    found = batch.target_log_probs(Depth(batch.features, 1), teacher.head_rows(torch.float32)).exp()
     with torch.inference_mode():
         logits = teacher.model(input_ids=batch.tokens).logits[:, :-1][batch.continued[:, 1:]]
     expected = (logits / batch.temperature).softmax(-1)[:, teacher.vocabulary]
