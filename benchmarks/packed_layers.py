@@ -27,7 +27,6 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from benchmarks.architectures import whole_model
-from benchmarks.rollback import qwen
 from benchmarks.tiny_types import tiny_config
 from spsbench.models import TorchLM
 from spsbench.models.attention import group_queries
@@ -47,7 +46,25 @@ def smollm2() -> Any:
 
 
 def hybrid() -> Any:
-    return qwen(24, 1024, 0).bfloat16()
+    """Three gated delta rules, then full attention, and so on."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        "qwen3_5_text",
+        vocab_size=4096,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        head_dim=64,
+        linear_num_key_heads=16,
+        linear_num_value_heads=16,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().bfloat16()
 
 
 def experts() -> Any:
