@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "tests" / "project" / "borders.json"
 
-PARTS = ("judge", "external", "verify", "audit", "whatif", "paper", "distill", "export")
+PARTS = ("judge", "external", "verify", "audit", "whatif", "paper", "distill", "export", "load")
 
 CORE = "core"
 

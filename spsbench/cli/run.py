@@ -121,7 +121,7 @@ def start_run(options: RunOptions) -> None:
     if options.concurrency is not None or options.processes is not None:
         require_alone("measurement")
     if options.concurrency is not None:
-        of_part("whatif.commands.load:measure_load")(options)
+        of_part("load.command:measure_load")(options)
         return
     count = _processes(options)
     gates = gates_of(options.fail_on, scores=not options.no_score)

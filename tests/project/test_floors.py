@@ -38,6 +38,7 @@ FLOORS: dict[str, float] = {
     "parts.distill": 9.6,  # times forwards as a forecast does
     "parts.paper": 9.6,
     "parts.export": 9.6,
+    "parts.load": 9.6,
     "__main__": 10,
 }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def measure_load(options: RunOptions) -> None:
     """Measure servers under load, and write ``load.json`` and ``load.md``."""
-    from spsbench.parts.whatif.load.measure import server_names
+    from spsbench.parts.load.measure import server_names
 
     in_flight = concurrencies(options.concurrency or "")
     names = server_names(options.engine or "")
@@ -30,8 +30,8 @@ def measure_load(options: RunOptions) -> None:
     from rich.console import Group
 
     from spsbench.base import describe_environment, write_json, write_text
-    from spsbench.parts.whatif.load.measure import measure
-    from spsbench.parts.whatif.load.summary import page, sentences, summarised, table, waves_of
+    from spsbench.parts.load.measure import measure
+    from spsbench.parts.load.summary import page, sentences, summarised, table, waves_of
     from spsbench.runner import plan, require_decoder
 
     ready = plan(config, loads=False)

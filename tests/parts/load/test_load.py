@@ -17,7 +17,7 @@ from support.fake_server import METRICS, SHAPES, Fake, Letters, serving, written
 from spsbench.base.errors import UsageError
 from spsbench.base.protocol import Ask, Sampling
 from spsbench.parts.external.server import Server
-from spsbench.parts.whatif.load.measure import FEWEST_WAVES, listened, server_names, turns
+from spsbench.parts.load.measure import FEWEST_WAVES, listened, server_names, turns
 
 ASK = Ask([5, 9, 1], 6, sampling=Sampling(greedy=True))
 

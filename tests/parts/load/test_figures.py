@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from spsbench.parts.whatif.load.measure import LoadWave, TimedAnswer
-from spsbench.parts.whatif.load.summary import PLAIN, SPECULATING, pays_up_to, rows
+from spsbench.parts.load.measure import LoadWave, TimedAnswer
+from spsbench.parts.load.summary import PLAIN, SPECULATING, pays_up_to, rows
 from spsbench.stats.surface import crossing
 
 
