@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from spsbench.base.errors import printable
+from spsbench.base.messages import Message
 from spsbench.cli.messages import LOAD_IN_REMEASURED_RUNS, LOAD_IN_RUNS
 
 if TYPE_CHECKING:
@@ -139,10 +140,10 @@ def prose(message: str) -> str:
     return textwrap.fill(message, width, break_long_words=False, break_on_hyphens=False)
 
 
-def hint(message: str | None, *, quiet: bool = False) -> None:
+def hint(message: Message | str | None, *, quiet: bool = False) -> None:
     """Print a remark on stderr, if there is one, dimmed and unwrapped."""
     if message is not None:
-        err(quiet=quiet).print(message, style="dim", soft_wrap=True, markup=False)
+        err(quiet=quiet).print(str(message), style="dim", soft_wrap=True, markup=False)
 
 
 def say_if_busy(consequence: str, *, quiet: bool = False) -> None:

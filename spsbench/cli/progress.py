@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.base.axes import label
+from spsbench.base.messages import Message
 from spsbench.base.records import Arm, Sample
 from spsbench.cli.console import err
 from spsbench.cli.messages import OutputsToScore, PromptsTimedAgain, SequencesOfProof, SequencesToMeasure
@@ -117,8 +118,8 @@ class LogProgress:
     def loading(self, what: str) -> None:
         self._line(f"Loading {what}")
 
-    def warned(self, message: str) -> None:
-        self._line(message, "yellow")
+    def warned(self, message: Message | str) -> None:
+        self._line(str(message), "yellow")
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._tallies = Tallies(arms)

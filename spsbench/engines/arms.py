@@ -37,6 +37,7 @@ from spsbench.drafters.registry import (
     siblings_of,
 )
 from spsbench.drafters.shape import Shape, shape_of
+from spsbench.engines.messages import NoGraphs
 from spsbench.parts.external.registry import NAMED, find_peer
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task
@@ -147,18 +148,18 @@ def is_repeatable(arm: Arm) -> bool:
     return arm.method != "sps" or is_peer(arm) or not drafter_kind(arm.drafter.name).outlives(arm.drafter)
 
 
-def without_graphs(arm: Arm) -> str | None:
+def without_graphs(arm: Arm) -> NoGraphs | None:
     """Return which feature of an arm the engine ``graphed`` lacks; None if it runs the arm."""
     if arm.sampling.beam is not None:
-        return "a search with beams has no graphs"
+        return NoGraphs("a search with beams")
     if arm.sampling.process is not None:
-        return f"{arm.sampling.process.described} has no graphs"
+        return NoGraphs(arm.sampling.process.described)
     if arm.method == "sps":
         drafter, rule = FIXED_DRAFTING[GRAPHED]
         named = {"drafter": (arm.drafter, drafter), "rule": (arm.rule, rule), "policy": (arm.policy, FIXED)}
         for what, (spec, captured) in named.items():
             if spec != Spec(captured):
-                return f"the {what} {spec} has no graphs"
+                return NoGraphs(f"the {what} {spec}")
     return None
 
 
@@ -179,8 +180,8 @@ def _require_engine(engine: str) -> None:
     except UsageError as error:
         if ":" in engine or engine.partition(RELEASE)[0] in NAMED:  # a command, or an engine's options
             raise
-        more = f', or give {WORKER}"COMMAND" or {OPENAI}URL'
-        raise unknown(engine, [*ENGINES, *NAMED], "--engine", more) from error
+        remedy = f', or give {WORKER}"COMMAND" or {OPENAI}URL'
+        raise unknown(engine, [*ENGINES, *NAMED], "--engine", remedy) from error
 
 
 def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
@@ -188,9 +189,9 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
     baselines = {arm.sampling_name for arm in arms if arm.method == "ars"}
     speculative = {arm.sampling_name for arm in arms if arm.method == "sps"}
     if config.precision is not None and (not speculative or speculative - baselines):
-        lacking = "an ArS arm to compare with" if speculative else "an SpS arm"
         raise UsageError(
-            f"{config.until_ci} is about speedups, and the run lacks {lacking}.",
+            f"{config.until_ci} is about speedups, and the run lacks "
+            f"{'an ArS arm to compare with' if speculative else 'an SpS arm'}.",
             flag="--until",
             remedy="Run with --arms ars,sps and a K above 0, or stop by --limit or a time, as --until 5min.",
         )
@@ -416,30 +417,24 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
     speculative = arm.method == "sps"
     kind = drafter_kind(arm.drafter.name)
     own_model = arm.drafter.name != MODEL and kind.needs_of(arm.drafter)
-    refusals = (
-        (arm.engine not in BATCHED, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}."),
-        (
-            speculative and arm.policy.name != FIXED,
-            f"the policy {arm.policy} ends each draft at a length of its own",
-            "Leave --policy out.",
-        ),
-        (
-            speculative and kind.outlives(arm.drafter),
-            f"the drafter {arm.drafter} remembers what was written in a row",
-            "Let it forget with each sequence.",
-        ),
-        (speculative and shape_in(arm.drafter) is not None, "a tree is of one", "Draft chains."),
-        (
-            arm.sampling.history is not None,
-            f"{arm.sampling.described} depends on the tokens before",
-            "Leave out --batch or what depends on them; min_p and typical_p do not.",
-        ),
-        (
-            speculative and own_model,
-            f"the drafter {arm.drafter} runs a model for one sequence",
-            "Draft with model, or with one that looks at tokens alone: lookup, suffix, ngram.",
-        ),
-    )
-    for applies, reason, remedy in refusals:
-        if applies:
-            raise UsageError(f"{sequences} sequences at once: {reason}.", flag="--batch", remedy=remedy)
+    why = remedy = None
+    if arm.engine not in BATCHED:
+        why = f"the engine {arm.engine} takes one sequence"
+        remedy = f"Use --engine {EAGER}."
+    elif speculative and arm.policy.name != FIXED:
+        why = f"the policy {arm.policy} ends each draft at a length of its own"
+        remedy = "Leave --policy out."
+    elif speculative and kind.outlives(arm.drafter):
+        why = f"the drafter {arm.drafter} remembers what was written in a row"
+        remedy = "Let it forget with each sequence."
+    elif speculative and shape_in(arm.drafter) is not None:
+        why = "a tree is of one"
+        remedy = "Draft chains."
+    elif arm.sampling.history is not None:
+        why = f"{arm.sampling.described} depends on the tokens before"
+        remedy = "Leave out --batch or what depends on them; min_p and typical_p do not."
+    elif speculative and own_model:
+        why = f"the drafter {arm.drafter} runs a model for one sequence"
+        remedy = "Draft with model, or with one that looks at tokens alone: lookup, suffix, ngram."
+    if why is not None:
+        raise UsageError(f"{sequences} sequences at once: {why}.", flag="--batch", remedy=remedy)

@@ -23,15 +23,13 @@ from spsbench.base.records import FinishReason, Generation, Loop, Request
 from spsbench.decode.clock import device_now, stopwatch_of
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.engines.buffer import phase_seconds
+from spsbench.engines.messages import ASSISTED_RULE, LOOKUP_RULE
 from spsbench.models.torch_lm import TorchLM
 
 GENERATE = "hf-generate"
 ASSISTED = "hf-assisted"
 LOOKUP = "hf-prompt-lookup"
-RULES = {
-    ASSISTED: "transformers: modified rejection where it samples, equality with the argmax where greedy",
-    LOOKUP: "transformers: a token drawn from the target must equal the proposed one",
-}
+RULES = {ASSISTED: ASSISTED_RULE, LOOKUP: LOOKUP_RULE}
 
 
 class HFGenerateEngine:

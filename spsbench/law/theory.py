@@ -11,29 +11,25 @@ K below 0, alpha outside [0, 1] and a cost below 0 or infinite are refused with 
 
 from __future__ import annotations
 
-import sys
-from math import inf
+from math import isfinite
 
 from spsbench.base.errors import UsageError
 
-_LIMITS = {
-    "k": (0, inf, "K must be 0 or above", "--k", "Give a whole number from 0 on."),
-    "alpha": (0, 1, "alpha must be between 0 and 1", "--alpha", "Give a number between 0 and 1."),
-    "c": (
-        0,
-        sys.float_info.max,
-        "c must be finite and at least 0",
-        "--c",
-        "Give the time of one draft run over the time of one target run, from 0 on.",
-    ),
-}
 
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        least, most, said, flag, remedy = _LIMITS[name]
-        if not least <= value <= most:
-            raise UsageError(f"{said}, got {value}.", flag=flag, remedy=remedy)
+def _check(*, k: int = 0, alpha: float = 0.0, c: float = 0.0) -> None:
+    if k < 0:
+        raise UsageError(
+            f"K must be 0 or above, got {k}.", flag="--k", remedy="Give a whole number from 0 on."
+        )
+    if not 0 <= alpha <= 1:
+        why = f"alpha must be between 0 and 1, got {alpha}."
+        raise UsageError(why, flag="--alpha", remedy="Give a number between 0 and 1.")
+    if not (c >= 0 and isfinite(c)):
+        raise UsageError(
+            f"c must be finite and at least 0, got {c}.",
+            flag="--c",
+            remedy="Give the time of one draft run over the time of one target run, from 0 on.",
+        )
 
 
 def expected_tokens(alpha: float, k: int) -> float:

@@ -8,7 +8,6 @@ from spsbench.runner.execution import load as load
 from spsbench.runner.execution import require_continuable as require_continuable
 from spsbench.runner.finishing import finalize as finalize
 from spsbench.runner.finishing import score as score
-from spsbench.runner.forecast import duration as duration
 from spsbench.runner.foreign_texts import REPORTED as REPORTED
 from spsbench.runner.foreign_texts import Audit as Audit
 from spsbench.runner.foreign_texts import Foreign as Foreign
@@ -18,6 +17,7 @@ from spsbench.runner.foreign_texts import reading_of as reading_of
 from spsbench.runner.foreign_texts import told_in as told_in
 from spsbench.runner.material import Material as Material
 from spsbench.runner.material import find_material as find_material
+from spsbench.runner.messages import duration as duration
 from spsbench.runner.models import Models as Models
 from spsbench.runner.models import find_models as find_models
 from spsbench.runner.peers import model_folder as model_folder

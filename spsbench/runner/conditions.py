@@ -19,6 +19,7 @@ from spsbench.base.files import plain
 from spsbench.config import RunConfig, resolve
 from spsbench.models.device import Gpu, uuid_of
 from spsbench.models.pair import Pair
+from spsbench.runner.messages import ONE_DEVICE_COUNTED, NoEnergyCounter, OneBoardCounted
 from spsbench.runner.planning import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.runner.turns import all_turns
@@ -269,13 +270,13 @@ def _last(known: Sequence[Conditions] | None) -> Conditions:
 def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) -> FoundMeter:
     """Return the energy meter of a device: a GPU's own board, a CPU's packages and their memory."""
     if placed:
-        return FoundMeter(None, None, "a device map puts the target on devices of which one alone is counted")
+        return FoundMeter(None, None, ONE_DEVICE_COUNTED)
     if device.type == "cpu":
         return find_rapl()
     if processes > 1:
-        return FoundMeter(None, None, f"the target is split over {processes} boards; one alone is counted")
+        return FoundMeter(None, None, str(OneBoardCounted(processes)))
     if device.type != "cuda":
-        return FoundMeter(None, None, f"nothing counts for a device of the kind {device.type}")
+        return FoundMeter(None, None, str(NoEnergyCounter(device.type)))
     uuid = uuid_of(device)
     return find_nvml(None if uuid is None else f"GPU-{uuid}")
 

@@ -32,6 +32,13 @@ from spsbench.runner.conditions import (
 )
 from spsbench.runner.execution import Outcome, conclude, execute, note_facts, opened, proof_is_due
 from spsbench.runner.finishing import Scores, unscored
+from spsbench.runner.messages import (
+    SHARED_COUNTERS,
+    LogitsOfWorkers,
+    ModelsInWorkers,
+    WorkerLost,
+    WorkersLate,
+)
 from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.proof import announce_proof, note_proof
 from spsbench.runner.stopping import due_turns
@@ -60,7 +67,7 @@ WORKER = "worker"
 _OUTPUTS = 32
 """Of a block that is scored, at least; all outputs of an example are in one."""
 
-_UNCOUNTED = FoundMeter(None, None, "workers share machines, whose counters cannot separate them")
+_UNCOUNTED = FoundMeter(None, None, SHARED_COUNTERS)
 
 _PROOF = ("proof", 0, "")
 
@@ -79,8 +86,7 @@ class WorkerSet:
         """Have the workers carry out blocks, all of them unless named; see ``hand_out``."""
 
         def lost(worker: int, reason: str) -> None:
-            name = self.known[worker].name
-            watcher.warned(f"The worker {name} was lost: {reason} Its unfinished work is reassigned.")
+            watcher.warned(WorkerLost(self.known[worker].name, reason))
 
         return hand_out(blocks, self.pool, self.pool.workers if free is None else free, lost)
 
@@ -182,9 +188,7 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
     started = len(pool.workers)
     known: dict[int, Introduction] = pool.ask("introduce", within_s=START_S)
     if len(known) < started:
-        watcher.warned(
-            f"{started - len(known)} of {started} workers did not start in time; the others measure."
-        )
+        watcher.warned(WorkersLate(started - len(known), started))
     require_memory_of_machines(plan, known.values())
     here = software_of(plan.info()["environment"], quantised=plan.quantiser is not None)
     require_same_software(here, known.values())
@@ -194,11 +198,8 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
         worker: with_sharing(conditions_alone, sharing[known[worker].machine])
         for worker, conditions_alone in alone.items()
     }
-    watcher.loading(
-        f"{plan.source.target.name} and {plan.source.draft.name} in {len(alone)} "
-        f"{'worker' if len(alone) == 1 else 'workers'} on {len(sharing)} "
-        f"{'machine' if len(sharing) == 1 else 'machines'}"
-    )
+    source = plan.source
+    watcher.loading(str(ModelsInWorkers(source.target.name, source.draft.name, len(alone), len(sharing))))
     for sentence in unlike(conditions.values()):
         watcher.warned(sentence)
     return WorkerSet(pool, known, conditions)
@@ -241,8 +242,8 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
 def _generate(plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher) -> None:
     """Have every missing sequence written, each into the store as soon as it is there, then the proof."""
     facts: dict[int, dict[str, Any]] = workers.pool.ask("load")
-    for sentence in _computing_otherwise(workers, facts):
-        watcher.warned(sentence)
+    for differing in _differing_logits(workers, facts):
+        watcher.warned(differing)
     note_facts(store, facts[min(facts)], watcher)
     if missing:
         _measure(plan, store, missing, workers, watcher, facts)
@@ -304,17 +305,15 @@ class _Places:
         return self._place[worker]
 
 
-def _computing_otherwise(workers: WorkerSet, facts: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each role whose logits have other bits in some workers."""
+def _differing_logits(
+    workers: WorkerSet, facts: Mapping[int, Mapping[str, Any]]
+) -> Iterator[LogitsOfWorkers]:
     for role in ("target", "draft"):
         bits = {worker: report["models"][role]["self_test"].get("bits") for worker, report in facts.items()}
         if len(set(bits.values())) > 1:
             first, *others = bits
             other = next(worker for worker in others if bits[worker] != bits[first])
-            yield (
-                f"the {role}'s logits are not the same bits in {workers.known[first].name} and in "
-                f"{workers.known[other].name}: where two tokens are all but equal, texts may differ."
-            )
+            yield LogitsOfWorkers(role, workers.known[first].name, workers.known[other].name)
 
 
 def _scores(

@@ -40,6 +40,13 @@ from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
+from spsbench.runner.messages import (
+    CUDA_GRAPHS_NEED_CUDA,
+    ENCODER_DECODER,
+    SEVERAL_DEVICES,
+    LimitedAttention,
+    OtherBackend,
+)
 
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
 """What fails a sequence, and not the run."""
@@ -75,7 +82,6 @@ def reason_of(error: Exception, remedy: str = TAKES_LESS) -> str:
     return short or first_line(error, kind=True)
 
 
-NO_GRAPHS = "CUDA graphs need a CUDA device"
 _HF = (GENERATE, ASSISTED, LOOKUP)
 
 
@@ -145,14 +151,14 @@ def usual_engine(
     roles = ("target", "draft") if any(arm.method != "ars" for arm in arms) else ("target",)
     windowed = [role for role, size in zip(roles, source.attention_windows, strict=False) if size is not None]
     reasons = [
-        f"the forwards are {backend}'s" if backend != TORCH else None,
-        "the target lies on several devices" if devices > 1 else None,
-        "the target is an encoder-decoder" if source.target.is_encoder_decoder else None,
-        *(f"the {role} has sliding or chunked attention" for role in windowed),
+        OtherBackend(backend) if backend != TORCH else None,
+        SEVERAL_DEVICES if devices > 1 else None,
+        ENCODER_DECODER if source.target.is_encoder_decoder else None,
+        *map(LimitedAttention, windowed),
         *map(without_graphs, arms),
     ]
     reason = next(filter(None, reasons), None)
-    return UsualEngine(GRAPHED if reason is None else EAGER, reason)
+    return UsualEngine(GRAPHED) if reason is None else UsualEngine(EAGER, str(reason))
 
 
 def require_placeable(arms: Sequence[Arm]) -> None:
@@ -336,7 +342,7 @@ class EngineFactory:
 
     def _graphs(self) -> Graphs:
         if self._pair.device.type != "cuda" or not torch.cuda.is_available():
-            raise CaptureFailed(NO_GRAPHS)
+            raise CaptureFailed(CUDA_GRAPHS_NEED_CUDA)
         return Graphs(self._pair.device)
 
     def _reference(self, model: CausalLM) -> TorchLM:

@@ -14,7 +14,6 @@ from spsbench.base.axes import EAGER
 from spsbench.base.energy import EnergyMeter
 from spsbench.base.environment import load_1m, taken, taken_since
 from spsbench.base.errors import UnavailableError
-from spsbench.base.gpu import NO_NVML
 from spsbench.base.other_layers import slow_kernels, slower_than_asked
 from spsbench.base.protocol import PeerError
 from spsbench.base.records import ELAPSED, GRAPHS, SPENT, Arm, Prompt, Request, Sample
@@ -37,7 +36,7 @@ from spsbench.models.recommended import ENSEMBLE
 from spsbench.models.recommended import FILE as GENERATION_FILE
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.external.engine import PeerEngine
-from spsbench.runner import conditions, stopping
+from spsbench.runner import conditions, messages, stopping
 from spsbench.runner.dialogue import Dialogues, Unasked
 from spsbench.runner.engines import FAILURES, Attempt, answers, reason_of
 from spsbench.runner.finishing import Scorer, finalize, peak_memory_bytes, score, score_here
@@ -159,10 +158,7 @@ def _generate(
     _say_ensemble(plan, watcher)
     pair = pair or _loaded(plan, store, watcher)
     for role in conditions.computing_otherwise(store, pair, now):
-        watcher.warned(
-            f"the {role}'s logits are not those that this run began with, bit for bit: with the same "
-            "settings this machine does not compute alike in every process, and tokens may differ."
-        )
+        watcher.warned(messages.LogitsSinceBegun(role))
     now = now | {"threads": pair.info["threads"]}
     with PeerArms(plan, pair, store.directory / LOGS) as peers:
         arms = {*plan.arms} if again else {turn.arm for turn in missing}
@@ -170,7 +166,7 @@ def _generate(
             peers.start(arms, watcher.loading)
             require_any(set(plan.arms), peers.left_out)
             for arm, reason in peers.left_out.items():
-                watcher.warned(f"{arm.name} is left out: {reason}.")
+                watcher.warned(messages.ArmLeftOut(arm.name, reason))
             now = conditions.with_engines(store, now, peers.versions())
             if not allow_mixed:
                 conditions.require_same_engines(store, now)
@@ -263,11 +259,7 @@ def _recorded(
         yield
         return
     if (reason := gpu.not_followed()) is not None:
-        remedy = " pip install 'spsbench[gpu]' brings NVML's package." if reason == NO_NVML else ""
-        watcher.warned(
-            f"Clocks, throttling and other processes on the GPU are not recorded for each sequence: "
-            f"{reason}.{remedy}"
-        )
+        watcher.warned(messages.GpuNotFollowed(reason))
     models = {"target": pair.target, "draft": pair.draft}
     built = {role: model.model for role, model in models.items() if isinstance(model, TorchLM)}
     graphs = any(engine.name == GRAPHED for engine in engines.values())
@@ -282,31 +274,31 @@ def _say_claims(plan: Plan, watcher: Watcher) -> None:
     """Report what was found of foreign claims to be lossless."""
     for arm, claim in plan.claims.items():
         if claim.refuted:
-            watcher.warned(f"{arm} claims to be lossless and is not, so it is called lossy: {claim.refuted}.")
+            watcher.warned(messages.ClaimRefuted(arm, claim.refuted))
         elif claim.untested:
-            watcher.warned(f"{arm} claims to be lossless, and that was not tested: {claim.untested}.")
+            watcher.warned(messages.ClaimUntested(arm, claim.untested))
 
 
 def _say_ensemble(plan: Plan, watcher: Watcher) -> None:
     """Report that a target's own file asks for lossy verification, which no arm of transformers uses."""
-    weight = (plan.source.target.generation or {}).get(ENSEMBLE)
+    target = plan.source.target
+    weight = (target.generation or {}).get(ENSEMBLE)
     if weight is not None and any(arm.engine == ASSISTED for arm in plan.arms):
         watcher.warned(
-            f"The {GENERATION_FILE} of {plan.source.target.title} asks for {ENSEMBLE} {weight}, which is "
-            f"lossy: {ASSISTED} runs without it. --rule ensemble:w={weight} measures it."
+            messages.EnsembleUnused(GENERATION_FILE, target.title, ENSEMBLE, weight, engine=ASSISTED)
         )
 
 
 def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     """``load`` for a run in this process, on as many threads as it began with."""
-    names = " and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name]))
-    place = title(plan.device)
-    needs = "" if plan.room is None or plan.device.type == "cpu" else plan.room.sentence(plan.device)
-    watcher.loading((names if place is None else f"{names} on {place}") + (needs and f", which {needs}"))
+    source = plan.source
+    memory = None if plan.room is None or plan.device.type == "cpu" else plan.room.needed(plan.device)
+    here = messages.ModelsHere(source.target.name, source.draft.name, title(plan.device), memory)
+    watcher.loading(str(here))
     if slow := slow_kernels(plan.layer_kernels):
         watcher.warned(slow)
     if plan.fallback:
-        watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
+        watcher.warned(messages.ForwardsOverTorch(plan.fallback))
     recorded = conditions.recorded_threads(plan, store)
     pair = load(plan, threads=recorded)
     for sentence in slower_than_asked(pair.info):
@@ -315,11 +307,7 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
         by_size = threads_by_size(pair.target.parameters)
         threads = pair.info["threads"]
         if threads < by_size:
-            noun = "thread" if threads == 1 else "threads"
-            watcher.warned(
-                f"{threads} {noun} where {by_size} would suit the target: others use the other CPUs now. "
-                "--threads N sets another number."
-            )
+            watcher.warned(messages.FewThreads(threads, by_size))
     return pair
 
 
@@ -361,9 +349,9 @@ def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> N
     info = store.run_info()
     engine = engine_of({**info, **facts}) or ""
     if engine.startswith(EAGER):
-        watcher.warned(f"The engine is {engine}.")
+        watcher.warned(messages.EngineFellBack(engine))
     for arm, reason in other_fallbacks(facts, engine):
-        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
+        watcher.warned(messages.ArmFellBack(arm, reason))
     modes = {key: (info.get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
     store.note(**{**facts, **modes})
 
@@ -481,7 +469,7 @@ def _turns_without(
         UnavailableError: none is left.
     """
     for arm, reason in failed.items():
-        watcher.warned(f"{arm.name} is left out, it failed while it was warmed up: {reason}.")
+        watcher.warned(messages.WarmUpFailed(arm.name, reason))
     if failed:
         before = store.run_info().get("engines_left_out") or {}
         store.note(engines_left_out=before | {arm.name: reason for arm, reason in failed.items()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from spsbench.base.errors import SpsbenchError
 from spsbench.base.files import plain
 from spsbench.base.records import SPENT
 from spsbench.config import RunConfig
+from spsbench.runner.messages import Expectation
 from spsbench.runner.planning import Plan
 from spsbench.stats.anytime import EXPECTABLE, Timings, prompts_needed
 from spsbench.stats.speedup import PairedTimes, finished
@@ -19,50 +19,6 @@ from spsbench.store import RunStore, differences
 _OTHERWISE = ("seed", "prompt_sha256", "shard")
 """Keys of an identity that change tokens and not how much prompts differ; the seed also chooses the examples
 in a prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What a run will take, as far as it is known: ``prompt_s`` a prompt; ``precision`` is the half-width
-    that was asked for, None without one."""
-
-    precision: float | None
-    needed: int | None
-    budget_s: float | None
-    affordable: int | None
-    pool: int
-    prompt_s: float
-
-    @property
-    def prompts(self) -> int:
-        """After how many prompts the run will end."""
-        return min(self.pool, *(n for n in (self.needed, self.affordable) if n is not None))
-
-    def sentence(self) -> str:
-        """E.g. ``About 120 of 500 prompts expected for ±1%: 4 min of measuring.``"""
-        sentences = []
-        if self.precision is not None and self.needed is not None:
-            width = f"±{100 * self.precision:g}%"
-            if self.needed > self.pool:
-                sentences.append(
-                    f"About {self.needed} prompts expected for {width}; the run has {self.pool}."
-                )
-            else:
-                sentences.append(f"About {self.needed} of {self.pool} prompts expected for {width}.")
-        if self.affordable is not None and self.affordable <= self.prompts < self.pool:
-            sentences.append(
-                f"The budget of {duration(self.budget_s or 0)} is expected to end it after {self.prompts}."
-            )
-        elif sentences:
-            sentences.append(f"{duration(self.prompts * self.prompt_s)} of measuring.")
-        return " ".join(sentences)
-
-
-def duration(seconds: float) -> str:
-    """Return ``45 s``, ``5 min``, ``2.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"
 
 
 def expectation(

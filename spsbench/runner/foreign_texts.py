@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spsbench.base.messages import Message
 from spsbench.base.protocol import LENGTH, Answer, Ask, ProtocolError, read
 from spsbench.base.records import SamplingParams
 from spsbench.decode.processors import bound
@@ -24,6 +25,7 @@ from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.law.evidence import Sums, added
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.tokenizer import Tokenizer
+from spsbench.runner.messages import GREEDY_TOKENS_ARE_BEST, LeakageAboveZero, LogScoreOff, TransformOff
 from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
 from spsbench.store.summary_types import Evidence
@@ -184,10 +186,11 @@ class Audit:
         facts.setdefault("verdict", NO_EVIDENCE)
         alarms = [] if facts["verdict"] == NO_EVIDENCE else _fixed_sample_alarms(facts)
         if alarms:
-            facts["reasons"] = alarms + (facts["reasons"] if facts["verdict"] == ALARM else [])
+            before = facts["reasons"] if facts["verdict"] == ALARM else []
+            facts["reasons"] = [*map(str, alarms), *before]
             facts["verdict"] = ALARM
         elif facts["verdict"] == OK and facts["greedy"]:
-            facts["reasons"] = ["greedy: each token is the target's best, or tied with it but for rounding"]
+            facts["reasons"] = [GREEDY_TOKENS_ARE_BEST]
         names = ("texts", "tokens", "retokenised", "first_impossible")
         return facts | {name: getattr(self, name) for name in names} | {"samplings": dict(self.samplings)}
 
@@ -208,16 +211,15 @@ def is_exact(target: CausalLM, theirs: torch.dtype | None) -> bool:
     return all(dtype in _EXACT for dtype in (target.dtype, theirs or torch.float32))
 
 
-def _fixed_sample_alarms(facts: dict[str, Any]) -> list[str]:
-    alarms = []
+def _fixed_sample_alarms(facts: dict[str, Any]) -> list[Message]:
+    alarms: list[Message] = []
     score = facts["log_score"]
     cells = facts["transform"]
     leak = facts["leakage"]
     if score is not None and score["p_value"] < LEVEL:
-        alarms.append(f"log-score: z {score['z']:+.1f}")
+        alarms.append(LogScoreOff(score["z"]))
     if cells is not None and cells["p_value"] < LEVEL:
-        alarms.append(f"integral transform: p {cells['p_value']:.1g}")
+        alarms.append(TransformOff(cells["p_value"]))
     if leak is not None and leak["estimate"] > _Z * leak["standard_error"]:
-        above = leak["estimate"] / leak["standard_error"]
-        alarms.append(f"leakage {leak['estimate']:.1%}, {above:.1f} standard errors above 0")
+        alarms.append(LeakageAboveZero(leak["estimate"], leak["standard_error"]))
     return alarms

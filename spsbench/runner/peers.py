@@ -22,6 +22,7 @@ from spsbench.models.pair import Pair
 from spsbench.models.source import ModelSource, files_of
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.parts.external.registry import find_peer
+from spsbench.runner.messages import RULE_NOT_REPORTED, EngineEnded
 from spsbench.runner.planning import Plan
 
 
@@ -42,8 +43,6 @@ def model_folder(source: ModelSource) -> Path:
 
 LOGS = "engines"
 """Folder of the run directory that takes what external engines print."""
-
-UNTOLD_RULE = "not reported by the engine"
 
 _Setting = tuple[str, bool, int]
 """Engine, whether it drafts, and K: what one process is started with; it serves every sampling."""
@@ -71,7 +70,7 @@ class PeerArms(ExitStack):
                     self._described[setting] = self.engine(arm).describe()
                 except (PeerGone, UnavailableError) as error:
                     last = _last_line(self._logs / _log_name(arm))
-                    self._described[setting] = f"{error} (its log ends: {last})" if last else str(error)
+                    self._described[setting] = str(EngineEnded(str(error), last))
             described = self._described[setting]
             if isinstance(described, str):
                 self.left_out[arm] = described
@@ -116,7 +115,7 @@ class PeerArms(ExitStack):
     def rules(self) -> dict[str, str]:
         """Return the acceptance rule of each speculative arm of an external engine, as it reports."""
         return {
-            arm.name: described.rule or UNTOLD_RULE
+            arm.name: described.rule or RULE_NOT_REPORTED
             for arm in self._plan.arms
             if arm.method == "sps" and (described := self._of(arm)) is not None
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import torch
 from spsbench.base.axes import EAGER, MODEL, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
+from spsbench.base.messages import Message
 from spsbench.base.records import CUTS, VERIFICATION_RULE, Arm, Prompt, Sample, SamplingParams, Spec
 from spsbench.config import MaterialSettings, RunConfig
 from spsbench.config.models import AUTO, Precision
@@ -36,6 +37,7 @@ from spsbench.runner.engines import (
 )
 from spsbench.runner.later_turns import with_later_turns
 from spsbench.runner.material import Material, read_prompts
+from spsbench.runner.messages import BeamVerification, RecommendedSampling, UnusedRecommendation
 from spsbench.runner.models import Models, computed
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
@@ -51,7 +53,7 @@ class Watcher(Protocol):
     def loading(self, what: str) -> None:
         """Something slow begins, e.g. loading a model."""
 
-    def warned(self, message: str) -> None:
+    def warned(self, message: Message | str) -> None:
         """Something is not as it was asked for."""
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
@@ -81,7 +83,7 @@ class Plan(Material):
     """A run that is ready to be measured: its material, and the arms that are measured on it.
 
     Attributes:
-        recommendation: a sentence on the sampling that the target's own file recommends, where it says one.
+        recommendation: of the target's own file, where it says one.
     """
 
     config: RunConfig
@@ -89,7 +91,7 @@ class Plan(Material):
     everyone: tuple[str, ...]
     samples: int
     sandbox: str | None
-    recommendation: str | None = None
+    recommendation: Message | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     usual: UsualEngine | None = None
     room: Room | None = None
@@ -206,7 +208,7 @@ def _verification_rule(arm: Arm) -> str | None:
         return None
     if arm.sampling.beam is not None:
         beam = arm.sampling.beam
-        return f"all {beam.width} beams of the target among the draft's {beam.draft_width}"
+        return str(BeamVerification(beam.width, beam.draft_width))
     if arm.engine in RULES:
         return RULES[arm.engine]
     if arm.rule.name == MODIFIED_REJECTION:
@@ -244,8 +246,7 @@ def plan(
         drafter_kind(drafter.name).require_target(drafter, source.target)
     for arm in arms:
         bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
-    for flag, message, remedy in _unfit(config, source, arms):
-        raise UsageError(message, flag=flag, remedy=remedy)
+    _require_fitting(config, source, arms)
     recommendation = _recommendation(task, arms, own)
     models = _models(config, arms, source, device, loads=loads)
     usual = None
@@ -263,8 +264,7 @@ def plan(
     longest = max(found.most_tokens, *(len(prompt.ids) for prompt in prompts))
     index, count = config.shard_index
     kept = prompts[index::count]
-    for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
-        raise UsageError(message, flag=flag, remedy=remedy)
+    _require_possible(config, source, arms, longest + max_new_tokens, prompts, kept)
     room = None
     if loads and models.placement is None:
         room = room_of(models, arms, longest + max_new_tokens + beyond, max_new_tokens, config.ranks)
@@ -289,17 +289,17 @@ def plan(
     )
 
 
-def _recommendation(task: Task, arms: Sequence[Arm], own: SamplingParams | None) -> str | None:
+def _recommendation(task: Task, arms: Sequence[Arm], own: SamplingParams | None) -> Message | None:
     """What the target's own sampling is where an arm has it by that name, that it is another where none has;
     None where its file says nothing, and for searches."""
     samplings = {arm.sampling_name: arm.sampling for arm in arms}
     if RECOMMENDED in task.samplings or all(sampling.beam for sampling in samplings.values()):
         return None
     if RECOMMENDED in samplings:
-        return f"The model's own sampling: {samplings[RECOMMENDED].described}"
+        return RecommendedSampling(samplings[RECOMMENDED].described)
     if own is None or own in samplings.values():
         return None
-    return f"The model recommends {own.described}: --sampling {RECOMMENDED}"
+    return UnusedRecommendation(own.described)
 
 
 def _models(
@@ -339,50 +339,53 @@ def _device_of(config: RunConfig, arms: Sequence[Arm]) -> torch.device:
     for engine in dict.fromkeys(arm.engine for arm in arms if is_peer(arm)):
         own = find_peer(engine).device
         if own not in (None, here):
-            why = f"{engine} runs on {own}, and the run on {here}: their times do not compare."
-            other = f"NAME:python=PATH of an environment for {here}"
+            remedy = f"Give --device {own}, or NAME:python=PATH of an environment for {here}."
             if dict(Spec.parse(engine).options).get("python"):
-                other = f"{engine.partition(':')[0]} with device={here}"
-            remedy = f"Give --device {own}, or {other}."
+                remedy = f"Give --device {own}, or {engine.partition(':')[0]} with device={here}."
+            why = f"{engine} runs on {own}, and the run on {here}: their times do not compare."
             raise UsageError(why, flag="--engine", remedy=remedy)
     return device
 
 
-def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:
-    """(flag, what is wrong, remedy) of what another engine cannot be given, and of encoder-decoders."""
+def _require_fitting(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
+    """Refuse what another engine cannot be given, and what encoder-decoders cannot do."""
     peers = [arm for arm in arms if is_peer(arm)]
     if peers:
-        engine = peers[0].engine
-        for dtype in (config.model_dtype, config.draft_model_dtype):
-            if Precision(dtype).quantise is not None:
-                message = f"{dtype} quantises weights as only spsbench does, and {engine} would run others."
-                yield (
-                    "--dtype",
-                    message,
-                    "Measure it with the checkpoint's own dtype, or without that engine.",
-                )
-        if config.draft_model_dtype != config.model_dtype:
-            message = f"{config.draft_dtype} is for the draft alone, and {engine} is given one dtype."
-            yield "--dtype", message, "Leave :draft= out, or leave that engine out."
-        if source.draft.sharing is not None and any(arm.method == "sps" for arm in peers):
-            message = (
-                f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} "
-                "needs a model that stands alone."
-            )
-            yield "--draft", message, "Give --arms ars, or a draft in a separate folder."
+        _require_plain_weights(config, source, peers)
     if (other := next((arm.engine for arm in arms if arm.engine != EAGER), None)) is not None:
         require_decoder(source, other)
     widest = max(arm.batch for arm in arms)
     if widest > 1 and source.target.is_encoder_decoder:
-        message = (
-            f"{source.target.name} is an encoder-decoder, and {widest} sequences at once are for decoders."
+        name = source.target.name
+        why = f"{name} is an encoder-decoder, and {widest} sequences at once are for decoders."
+        raise UsageError(why, flag="--batch", remedy="Give --batch 1.")
+    _require_stateless(source, arms)
+
+
+def _require_plain_weights(config: RunConfig, source: PairSource, peers: Sequence[Arm]) -> None:
+    """Refuse weights that external engines cannot read from a folder."""
+    engine = peers[0].engine
+    for dtype in (config.model_dtype, config.draft_model_dtype):
+        if Precision(dtype).quantise is not None:
+            raise UsageError(
+                f"{dtype} quantises weights as only spsbench does, and {engine} would run others.",
+                flag="--dtype",
+                remedy="Measure it with the checkpoint's own dtype, or without that engine.",
+            )
+    if config.draft_model_dtype != config.model_dtype:
+        why = f"{config.draft_dtype} is for the draft alone, and {engine} is given one dtype."
+        raise UsageError(why, flag="--dtype", remedy="Leave :draft= out, or leave that engine out.")
+    if source.draft.sharing is not None and any(arm.method == "sps" for arm in peers):
+        raise UsageError(
+            f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} "
+            "needs a model that stands alone.",
+            flag="--draft",
+            remedy="Give --arms ars, or a draft in a separate folder.",
         )
-        yield "--batch", message, "Give --batch 1."
-    yield from _of_states(source, arms)
 
 
-def _of_states(source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:
-    """(flag, what is wrong, remedy) of what a running state, which follows one line of tokens, excludes."""
+def _require_stateless(source: PairSource, arms: Sequence[Arm]) -> None:
+    """Refuse what a running state, which follows one line of tokens, excludes."""
     for model in (source.target, source.draft):
         of_model = [arm for arm in arms if model is source.target or arm.drafter.name == MODEL]
         of_model = [arm for arm in of_model if arm.batch > 1 or not is_peer(arm)]
@@ -390,26 +393,21 @@ def _of_states(source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, s
             continue
         name = f"{model.name} ({model.config.model_type}) keeps a running state"
         if any(shape_in(arm.drafter) for arm in of_model):
-            yield (
-                "--tree",
-                f"{name}, which has no column for a branch.",
-                "Leave --tree out: drafts are chains.",
-            )
+            why = f"{name}, which has no column for a branch."
+            raise UsageError(why, flag="--tree", remedy="Leave --tree out: drafts are chains.")
         if any(arm.sampling.beam is not None for arm in of_model):
-            yield (
-                "--sampling",
-                f"{name}, which has no column for a beam.",
-                "Choose another sampling than beam.",
-            )
+            why = f"{name}, which has no column for a beam."
+            raise UsageError(why, flag="--sampling", remedy="Choose another sampling than beam.")
         if any(arm.batch > 1 for arm in of_model):
-            message = f"{name}, and sequences of a batch accept unlike numbers of tokens."
-            yield "--batch", message, "Give --batch 1."
+            why = f"{name}, and sequences of a batch accept unlike numbers of tokens."
+            raise UsageError(why, flag="--batch", remedy="Give --batch 1.")
     if any(arm.engine in (ASSISTED, LOOKUP) for arm in arms) and is_stateful(source.target.config):
-        message = (
+        raise UsageError(
             f"{source.target.name} ({source.target.config.model_type}) keeps a running state, and "
-            "transformers' assisted generation refuses such models."
+            "transformers' assisted generation refuses such models.",
+            flag="--engine",
+            remedy=f"Use --engine {EAGER}.",
         )
-        yield "--engine", message, f"Use --engine {EAGER}."
 
 
 def require_decoder(source: PairSource, engine: str) -> None:
@@ -419,15 +417,15 @@ def require_decoder(source: PairSource, engine: str) -> None:
         raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
 
 
-def _too_much(
+def _require_possible(
     config: RunConfig,
     source: PairSource,
     arms: Sequence[Arm],
     longest: int,
     prompts: Sequence[Prompt],
     kept: Sequence[Prompt],
-) -> Iterator[tuple[str, str, str]]:
-    """(flag, what is wrong, remedy) of searches that models cannot make, empty shards and unfilled batches.
+) -> None:
+    """Refuse searches that models cannot make, empty shards and unfilled batches.
 
     The rows of a batch that is never full would be charged as if it were.
     """
@@ -435,27 +433,26 @@ def _too_much(
     for params in searched:
         for beams in (params.width, params.draft_width):
             if beams > source.vocab_size:
-                message = f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens."
-                yield "--sampling", message, "Give fewer."
+                why = f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens."
+                raise UsageError(why, flag="--sampling", remedy="Give fewer.")
     shapes = filter(None, (shape_in(arm.drafter) for arm in arms))
     siblings = max((width for shape in shapes for width in shape.branching), default=1)
     if siblings > source.vocab_size:
-        message = f"{siblings} siblings are more than the vocabulary's {source.vocab_size} tokens."
-        yield "--tree", message, "Give fewer."
+        why = f"{siblings} siblings are more than the vocabulary's {source.vocab_size} tokens."
+        raise UsageError(why, flag="--tree", remedy="Give fewer.")
     narrowest = min((size for size in source.attention_windows if size is not None), default=longest)
     if searched and narrowest < longest:
-        message = (
+        raise UsageError(
             f"attention over a window of {narrowest} tokens does not fit a tree of beams, and prompts with "
-            f"outputs have up to {longest}."
-        )
-        yield (
-            "--sampling",
-            message,
-            "Choose another sampling, shorter outputs, or models with full attention.",
+            f"outputs have up to {longest}.",
+            flag="--sampling",
+            remedy="Choose another sampling, shorter outputs, or models with full attention.",
         )
     if not kept:
-        yield "--shard", f"shard {config.shard} of {len(prompts)} prompts is empty.", "Use fewer shards."
-    widest, sequences = max(arm.batch for arm in arms), len(kept) * (config.samples or 1)
+        why = f"shard {config.shard} of {len(prompts)} prompts is empty."
+        raise UsageError(why, flag="--shard", remedy="Use fewer shards.")
+    widest = max(arm.batch for arm in arms)
+    sequences = len(kept) * (config.samples or 1)
     if widest > 1 and sequences < widest:
-        message = f"batches of {widest} are never full with {sequences} sequences an arm."
-        yield "--batch", message, "Raise --limit or --samples, or give a smaller batch."
+        why = f"batches of {widest} are never full with {sequences} sequences an arm."
+        raise UsageError(why, flag="--batch", remedy="Raise --limit or --samples, or give a smaller batch.")

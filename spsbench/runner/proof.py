@@ -42,6 +42,7 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.faults import settle, shortage
 from spsbench.models.pair import Pair
 from spsbench.runner.engines import FAILURES, Attempt, EngineFactory, answers, reason_of
+from spsbench.runner.messages import NO_PROOF, READ_LESS, ProofFailed
 from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.turns import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
@@ -57,10 +58,6 @@ _SEQUENCES = 40
 _PROMPT_SHARE = 0.5
 _LEAST_AN_ARM = 4
 _MOST_TOKENS = 128
-
-
-_WITHOUT_PROOF = "--no-proof leaves them out."
-_UNREADABLE = "Fewer --max-new-tokens or a smaller --batch leaves room for it."
 
 
 @torch.inference_mode()
@@ -198,7 +195,7 @@ def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
         return draw_proof(plan, pair, backends)
     except FAILURES as error:
         settle(error)
-        reason = shortage(error, _WITHOUT_PROOF) or error
+        reason = shortage(error, NO_PROOF) or error
         return {"error": f"{type(error).__name__}: {reason}"}
 
 
@@ -206,7 +203,7 @@ def note_proof(store: RunStore, proof: Proof, watcher: Watcher) -> None:
     """Put a proof, or its failure, into run.json."""
     if "error" in proof:
         reason = proof["error"].partition(": ")[2]
-        watcher.warned(f"No sequences were drawn for the proof of losslessness: {reason}")
+        watcher.warned(ProofFailed(reason))
     store.note(proof=proof)
 
 
@@ -269,7 +266,7 @@ def checked(arm: Arm, prompt: Prompt, seed: int, answer: Attempt, pair: Pair) ->
         settle(error)
         answer.kept_rows = None
         answer.losslessness = (answer.losslessness or {}) | {UNREAD: 1.0}
-        return Checked(answer, unread=reason_of(error, _UNREADABLE))
+        return Checked(answer, unread=reason_of(error, READ_LESS))
     return Checked(answer)
 
 

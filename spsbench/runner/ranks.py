@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -47,33 +48,38 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     if config.ranks == 1:
         return
     ranks_of(config)
-    for flag, reason in _needing_it_whole(config, source, arms):
-        why = f"{reason}, and {TENSOR_PARALLEL} splits the target over processes."
-        raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
+    for needing in _needing_it_whole(config, source, arms):
+        why = f"{needing.why}, and {TENSOR_PARALLEL} splits the target over processes."
+        raise UsageError(why, flag=needing.flag, remedy="Leave one of the two out.")
     tensor_parallel.require_splittable(source.target, config.ranks)
 
 
-def _needing_it_whole(
-    config: RunConfig, source: PairSource, arms: Sequence[Arm]
-) -> Iterator[tuple[str, str]]:
-    """Yield (flag, why what it asks for needs the target in one process)."""
+class _Need(NamedTuple):
+    """Why what an option asks for needs the target in one process."""
+
+    flag: str
+    why: str
+
+
+def _needing_it_whole(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[_Need]:
     if config.device_map is not None:
-        yield "--device-map", "a device map places the target's layers"
+        yield _Need("--device-map", why="a device map places the target's layers")
     if Precision(config.model_dtype).quantise is not None:
-        yield "--dtype", f"{config.model_dtype} packs the target's matrices"
+        yield _Need("--dtype", why=f"{config.model_dtype} packs the target's matrices")
     if source.draft.sharing is not None:
-        yield "--draft", f"{source.draft.name} reads its target's embedding"
+        yield _Need("--draft", why=f"{source.draft.name} reads its target's embedding")
     for arm in arms:
         needs = drafter_kind(arm.drafter.name).needs_of(arm.drafter) if arm.method == "sps" else frozenset()
-        name = arm.drafter.name
-        reasons = (
-            (arm.sampling.beam, "--sampling", "a beam search builds a tree over the target"),
-            (shape_in(arm.drafter), "--tree", "a tree of drafts is scored by a target in one process"),
-            (arm.batch > 1, "--batch", "a batch has its own forward"),
-            (arm.engine != EAGER, "--engine", f"the engine {arm.engine} runs its own model"),
-            (needs & {WEIGHTS, HIDDEN}, "--drafter", f"the drafter {name} reads the target's layers"),
-        )
-        yield from ((flag, reason) for applies, flag, reason in reasons if applies)
+        if arm.sampling.beam is not None:
+            yield _Need("--sampling", why="a beam search builds a tree over the target")
+        if shape_in(arm.drafter) is not None:
+            yield _Need("--tree", why="a tree of drafts is scored by a target in one process")
+        if arm.batch > 1:
+            yield _Need("--batch", why="a batch has its own forward")
+        if arm.engine != EAGER:
+            yield _Need("--engine", why=f"the engine {arm.engine} runs its own model")
+        if needs & {WEIGHTS, HIDDEN}:
+            yield _Need("--drafter", why=f"the drafter {arm.drafter.name} reads the target's layers")
 
 
 def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:
@@ -96,7 +102,8 @@ def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
     count, there = config.ranks, started()
     if there != count:
         if count == 1:
-            require_alone("run", f"Add {TENSOR_PARALLEL} {there}, or start spsbench without torchrun.")
+            remedy = f"Add {TENSOR_PARALLEL} {there}, or start spsbench without torchrun."
+            require_alone("run", remedy)
         raise UsageError(
             f"{count} processes are asked for, and "
             + ("this one was started alone." if there == 1 else f"{there} were started."),

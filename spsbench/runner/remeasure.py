@@ -17,6 +17,7 @@ from functools import partial
 from spsbench.base.records import Arm, Generation, Sample
 from spsbench.engines.arms import is_peer, is_repeatable
 from spsbench.runner.engines import Attempt, reason_of
+from spsbench.runner.messages import OTHER_TOKENS
 from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.turns import Turn, all_turns, derive_seed, together
 from spsbench.store import RunStore
@@ -140,7 +141,7 @@ class Remeasuring:
             self._differing.append(f"{turn.prompt.example_id} {turn.arm.name}")
             if is_peer(turn.arm):  # its timings are of its own text
                 return replace(sample, generation=replace(answer, kept_rows=None))
-            sample.error = "timed again, it wrote other tokens from the same seed"
+            sample.error = OTHER_TOKENS
             self._rounds.pop(turn.round, None)  # once is enough
         same = replace(kept, prefill_s=answer.prefill_s, decode_s=answer.decode_s)
         same.latency_s, same.loops = answer.latency_s, answer.loops

@@ -24,11 +24,11 @@ from spsbench.models.memory import (
     require_free,
 )
 from spsbench.models.recurrent import state_bytes_of
+from spsbench.runner.messages import MemoryNeeded
 
 if TYPE_CHECKING:
     from spsbench.runner.models import Models
 
-_GIB = 1 << 30
 _ROW_BYTES = 4  # of a number of a warped row
 _COPIES = 5
 """Of the rows that are reduced to records at a time: both models', joined, and a loop's beside each other."""
@@ -63,15 +63,13 @@ class Room:
     def total(self) -> int:
         return (self.weights or 0) + self.caches + self.rows + self.forward + self.states
 
-    def sentence(self, device: torch.device) -> str:
-        """``needs 18.2 GiB of 79.1 GiB free: weights 16.4 GiB, ...``; empty where either is not known."""
+    def needed(self, device: torch.device) -> MemoryNeeded | None:
+        """Of what the device has free; None where that or the weights' size is not known."""
         free = available_bytes(device)
         if free is None or self.weights is None:
-            return ""
+            return None
         parts = {"weights": self.weights, "caches": self.caches, "rows": self.rows, "forward": self.forward}
-        parts |= {"states": self.states} if self.states else {}
-        each = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
-        return f"needs {_size(self.total)} of {_size(free)} free: {each}"
+        return MemoryNeeded(free, parts | ({"states": self.states} if self.states else {}))
 
     def require(self, device: torch.device) -> None:
         """Refuse a run that does not fit.
@@ -79,22 +77,14 @@ class Room:
         Raises:
             UsageError: of ``--batch`` where several sequences are decoded at once, else of the length.
         """
-        what = f"the models, the caches of {self.sequences} sequences of {self.slots} tokens and their rows"
-        flag, remedy = "--batch", "Give smaller or fewer batches, or fewer --max-new-tokens."
-        if self.sequences == 1:
-            what = f"the models, the caches of {self.slots} tokens and their rows"
-            flag = "--max-new-tokens"
-            remedy = "Give fewer, shorter prompts, or --dtype bfloat16."
-        require_free(self.total, device, what, flag, remedy)
-
-
-def _size(size: int) -> str:
-    """Return three figures: ``16.4 GiB``, ``1.10 GiB``, ``512 MiB``, ``26 KiB``."""
-    if size >= _GIB:
-        return f"{size / _GIB:.{1 if size >= 10 * _GIB else 2}f} GiB"
-    return (
-        f"{size / 2**20:.{1 if size < 10 << 20 else 0}f} MiB" if size >= 1 << 20 else f"{size / 1024:.0f} KiB"
-    )
+        tokens = f"{self.slots} tokens"
+        flag = "--max-new-tokens"
+        remedy = "Give fewer, shorter prompts, or --dtype bfloat16."
+        if self.sequences > 1:
+            tokens = f"{self.sequences} sequences of {tokens}"
+            flag = "--batch"
+            remedy = "Give smaller or fewer batches, or fewer --max-new-tokens."
+        require_free(self.total, device, f"the models, the caches of {tokens} and their rows", flag, remedy)
 
 
 def room_of(models: Models, arms: Sequence[Arm], slots: int, max_new_tokens: int, split: int = 1) -> Room:

@@ -11,7 +11,8 @@ from typing import Literal
 
 from spsbench.base.paths import results_dir
 from spsbench.base.records import Sample
-from spsbench.runner.forecast import Expectation, duration, expectation, of_earlier_run, spent_s
+from spsbench.runner.forecast import expectation, of_earlier_run, spent_s
+from spsbench.runner.messages import EndsAfter, Expectation, ExpectedByEarlierRun, ExpectedLater
 from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.turns import Turn, all_turns
 from spsbench.stats.anytime import EXPECTABLE, Timings, anytime_speedup, relative_half_width
@@ -171,15 +172,14 @@ def foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) 
     """Report at the start how many prompts a run is expected to take."""
     sequences = plan.samples * len(plan.arms)
     if (so_far := rule.expectation()) is not None:
-        watcher.expecting(so_far.prompts * sequences, so_far.sentence())
+        watcher.expecting(so_far.prompts * sequences, str(so_far))
     elif (earlier := of_earlier_run(plan, results_dir(), store.directory)) is not None:
         expected, directory = earlier
-        forecast = f"{expected.sentence()} This is by {directory}." if expected.sentence() else ""
-        watcher.expecting(expected.prompts * sequences, forecast)
+        watcher.expecting(expected.prompts * sequences, str(ExpectedByEarlierRun(expected, directory)))
     elif plan.config.precision is not None:
-        watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
+        watcher.expecting(None, str(ExpectedLater(EXPECTABLE)))
     elif plan.config.budget_s is not None:
-        watcher.expecting(None, f"Measuring ends after {duration(plan.config.budget_s)}.")
+        watcher.expecting(None, str(EndsAfter(plan.config.budget_s)))
 
 
 def follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> None:
@@ -187,5 +187,5 @@ def follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> 
     before = rule.prompts
     rule.add(sample)
     if rule.prompts > before and (expected := rule.expectation()) is not None:
-        forecast = expected.sentence() if rule.prompts == EXPECTABLE else ""
+        forecast = str(expected) if rule.prompts == EXPECTABLE else ""
         watcher.expecting(expected.prompts * plan.samples * len(plan.arms), forecast)

@@ -33,6 +33,7 @@ from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execution import facts_of, generated_samples, load, warm_up
 from spsbench.runner.finishing import peak_memory_bytes
+from spsbench.runner.messages import CONTINUE, NoAnswer
 from spsbench.runner.planning import Plan, plan
 from spsbench.runner.proof import proven
 from spsbench.runner.turns import Turn, all_turns, together
@@ -44,9 +45,6 @@ Work = Literal["measure", "score", "prove"]
 
 MOST_LOST = 3
 """So many workers may be lost over one item: it is then the item that ends them."""
-
-
-_KEPT = "What was finished is on the disk;"
 
 
 class Item(NamedTuple):
@@ -130,8 +128,7 @@ class _Hands:
                 self._at_work[worker] = due
                 self._pool.give(worker, due)
         if self._waiting and not self._at_work:
-            remedy = f"{_KEPT} continue it with --resume."
-            raise SpsbenchError("every worker was lost.", flag=FLAG, remedy=remedy)
+            raise SpsbenchError("every worker was lost.", flag=FLAG, remedy=CONTINUE)
         return bool(self._at_work)
 
     def lost(self, event: Lost) -> None:
@@ -147,7 +144,7 @@ class _Hands:
             raise SpsbenchError(
                 f"{MOST_LOST} workers were lost over {' '.join(map(str, at))}. The last one: {event.reason}",
                 flag=FLAG,
-                remedy=f"Too little memory ends them like this. {_KEPT} continue it with --resume.",
+                remedy=f"Too little memory ends them like this. {CONTINUE}",
             )
 
     def put_back(self, worker: int) -> Block | None:
@@ -194,8 +191,13 @@ class RunWorker:
         with _saying_where():
             self._plan: Plan = plan(self._config, later_turns=True)
             if lines := differences(identity, plain(self._plan.identity())):
-                head = "something else would be measured (the run's value -> the worker's):"
-                raise UsageError("\n".join([head, *lines, ""]), flag=FLAG, remedy="Give all the same files.")
+                raise UsageError(
+                    "\n".join(
+                        ["something else would be measured (the run's value -> the worker's):", *lines, ""]
+                    ),
+                    flag=FLAG,
+                    remedy="Give all the same files.",
+                )
         gpu = Gpu.of(self._plan.device)
         return of_any_board(conditions_of(self._plan, describe_environment(), gpu))
 
@@ -293,7 +295,7 @@ class RayPool:
         for answer, worker in worker_of.items():
             if answer not in ready:
                 self._drop(worker)
-                reasons.append(f"it did not answer within {within_s:g} s.")
+                reasons.append(str(NoAnswer(within_s)))
                 continue
             try:
                 answer_of[worker] = _result_of(answer)
@@ -408,8 +410,5 @@ def _result_of(answer: Any) -> Any:
 
 
 def _cut_off(error: ConnectionError) -> SpsbenchError:
-    return SpsbenchError(
-        f"the connection to the cluster was lost: {error}.",
-        flag=FLAG,
-        remedy="What was finished is on the disk; continue it with --resume.",
-    )
+    why = f"the connection to the cluster was lost: {error}."
+    return SpsbenchError(why, flag=FLAG, remedy=CONTINUE)

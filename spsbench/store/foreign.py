@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from spsbench.base.errors import UnavailableError, as_typed
 from spsbench.base.files import lines_of
+from spsbench.store import messages
 
 Row = Mapping[str, Any]
 _LARGEST_DOCUMENT = 2**30
@@ -95,7 +96,11 @@ class FileContent:
     silent: str = ""
 
     def __post_init__(self) -> None:
-        self.says, self.silent = self.form.says, self.form.silent
+        self.says, self.silent = self.form.scope
+
+    def note_odd(self, how: str) -> None:
+        """Count a request that the file describes oddly."""
+        self.odd[how] = self.odd.get(how, 0) + 1
 
     def skip(self, why: str, count: int = 1) -> None:
         """Count requests that say nothing."""
@@ -122,11 +127,8 @@ class FileContent:
                     f"{'' if loops is None else f' in {loops} loops'}: a cut takes at most {longest}"
                 )
             if tokens < whole:
-                self.odd[_CUT] = self.odd.get(_CUT, 0) + 1
+                self.note_odd(messages.CUT_WITHIN_A_LOOP)
         self.counts.append(counts)
-
-
-_CUT = "ended within a loop, whose drafts count as accepted and were not all written"
 
 
 class Form(NamedTuple):
@@ -136,16 +138,14 @@ class Form(NamedTuple):
         fits: whether a document is of it.
         take: adds what a document holds; ``_Missing`` names a field.
         samples: the document's texts as lines of ``audit``; None where it has none, for ``textless``.
-        says, silent: what can be concluded from it, and what cannot.
     """
 
     name: str
     fits: Callable[[Row], bool]
     take: Callable[[Row, FileContent], None]
     samples: Callable[[Row], Iterator[dict[str, Any]]] | None
-    textless: str
-    says: str
-    silent: str
+    scope: messages.Scope
+    textless: str = ""
 
 
 class _Missing(ValueError):
@@ -208,7 +208,7 @@ def _vllm_bench(row: Row, content: FileContent) -> None:
     # The counters are of the server, the tokens of the file's requests.
     fitting = tokens if tokens > accepted + loops else None
     if fitting is None:
-        content.notes[_OF_OTHERS] = None
+        content.notes[messages.OTHERS_COUNTED] = None
     drafted = _number(row, "spec_decode_draft_tokens")
     _require_own_figures(row, {_LENGTH: (accepted, loops, 1.0), _RATE: (100 * accepted, drafted, 0.0)})
     content.add(Counts(loops, drafted, accepted, fitting, (), rates))
@@ -228,12 +228,6 @@ def _require_own_figures(row: Row, by_counts: Mapping[str, tuple[int, int, float
         told, counted = _figure(row, name), more + part / whole
         if abs(told - counted) > _ROUNDED:
             raise _Missing(f"{name} is {told:g}, and its counts make {counted:.4g}")
-
-
-_OF_OTHERS = (
-    "The server counted more accepted drafts and loops than these requests have tokens: it answered others "
-    "meanwhile, or stops cut what was accepted."
-)
 
 
 def _sglang_bench(row: Row, content: FileContent) -> None:
@@ -281,7 +275,7 @@ def _stats(stats: Row, tokens: int | None, category: str, content: FileContent) 
     if type(stats.get("num_spec_tokens")) is int:
         content.k = max(content.k or 0, stats["num_spec_tokens"])
     if not loops:
-        content.skip("without a loop")
+        content.skip(messages.NO_LOOP)
         return
     lengths = _by_length(stats.get(_BY_LENGTH), histogram, drafted)
     content.k = max(content.k or 0, len(lengths) - 1) or None
@@ -360,7 +354,7 @@ def _response(row: Row, content: FileContent) -> None:
             )
         )
     else:
-        content.skip("without a count of speculation")
+        content.skip(messages.NO_COUNT)
 
 
 def _sglang_details(answer: Row, meta: Row, choices: Sequence[Row]) -> list[Row]:
@@ -381,7 +375,7 @@ def _sglang_request(details: Row, tokens: int | None, category: str, content: Fi
     """Add one record; what a tool leaves out may stand there as 0."""
     loops = _number(details, "spec_verify_ct")
     if not loops:
-        content.skip("without a loop")
+        content.skip(messages.NO_LOOP)
         return
     length = _figure(details, "spec_accept_length")
     own = details.get("completion_tokens")
@@ -443,11 +437,11 @@ def _drawn(body: Row) -> dict[str, Any]:
 def _aiperf(row: Row, content: FileContent) -> None:
     metadata = _inner_object(row, "metadata")
     if metadata.get("benchmark_phase", "profiling") != "profiling":
-        content.skip("of the warm-up")
+        content.skip(messages.WARM_UP)
     elif row.get("error") is not None:
-        content.skip("that failed")
+        content.skip(messages.FAILED)
     elif not (stats := _inner_object(row, "spec_decode_acceptance")):
-        content.skip("without spec_decode_acceptance")
+        content.skip(messages.NO_AIPERF_COUNT)
     else:
         tokens = stats.get(
             "completion_tokens"
@@ -503,12 +497,12 @@ def _guidellm(row: Row, content: FileContent) -> None:
     untold = 0
     for number, benchmark in enumerate(row["benchmarks"], start=1):
         requests = _inner_object(benchmark, "requests")
-        for name, why in (("errored", "that failed"), ("incomplete", "that did not end")):
+        for name, why in (("errored", messages.FAILED), ("incomplete", messages.UNENDED)):
             content.skip(why, len(requests.get(name) or ()))
         for request, body in _of_benchmark(benchmark):
             content.models[str(body.get("model") or "")] = None
             if request.get("output") is None:
-                content.skip("without output")
+                content.skip(messages.NO_OUTPUT)
             stats = _inner_object(request, "response_metrics", "speculative_decoding")
             if not stats:
                 untold += 1
@@ -521,9 +515,8 @@ def _guidellm(row: Row, content: FileContent) -> None:
                 content,
             )
     if content.counts:
-        content.skip("without response_metrics.speculative_decoding", untold)
-        content.says = f"Tokens per loop at one K, how many drafts a loop keeps, the tail. {content.says}"
-        content.silent = "Other K without the models."
+        content.skip(messages.NO_GUIDELLM_COUNT, untold)
+        content.says, content.silent = messages.GUIDELLM_COUNTED
 
 
 def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
@@ -552,10 +545,10 @@ def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]
         if prompt is None:
-            what = (
-                "messages are there, and their template is not" if body.get("messages") else "none is there"
-            )
-            raise _Missing(f"request_args.body.prompt is missing ({what}): run it against /v1/completions")
+            why = "none is there"
+            if body.get("messages"):
+                why = "messages are there, and their template is not"
+            raise _Missing(f"request_args.body.prompt is missing ({why}): run it against /v1/completions")
         name = "prompt" if isinstance(prompt, str) else "prompt_ids"
         yield {name: prompt, "completion": request["output"], **_drawn(body)}
 
@@ -564,7 +557,7 @@ def _speed_bench(row: Row, content: FileContent) -> None:
     content.models[str(_inner_object(row, "config").get("model") or "")] = None
     for each in row["results"]:
         if not each.get("ok", True):
-            content.skip("that failed")
+            content.skip(messages.FAILED)
             continue
         drafted, accepted = _number(each, "draft_n"), _number(each, "draft_n_accepted")
         tokens = _number(each, "completion_tokens")
@@ -581,8 +574,7 @@ def _spec_decode_bench(row: Row, content: FileContent) -> None:
         if not isinstance(lengths, list) or not all(type(each) is int and each >= 1 for each in lengths):
             raise _Missing(f"{name}.acc_len is not a list of counts from 1 on")
         if len(lengths) != len(row["generated_token_ids"]):
-            what = f"of {drafter} have another length than generated_token_ids"
-            content.odd[what] = content.odd.get(what, 0) + 1
+            content.note_odd(str(messages.LengthsUnlike(drafter)))
         if len(lengths) > 1:
             content.places.append(Places(drafter, tuple(length - 1 for length in lengths[:-1])))
 
@@ -616,15 +608,8 @@ GUIDELLM = Form(
     lambda row: isinstance(row.get("benchmarks"), list),
     _guidellm,
     _guidellm_texts,
-    "",
-    "The law: prompts and texts are there. With the models, any drafter and K.",
-    "The server's own acceptance: no request has response_metrics.speculative_decoding.",
+    messages.GUIDELLM,
 )
-
-
-def _answers(name: str, fits: Callable[[Row], bool], says: str, silent: str) -> Form:
-    """Return a form of answers of servers, one a line: any of them may stand beside one without a count."""
-    return Form(name, fits, _response, _response_texts, "", says, silent)
 
 
 def _is_vllm(row: Row) -> bool:
@@ -643,30 +628,23 @@ def _is_sglang(row: Row) -> bool:
     return "sglext" in answer or bool(_sglang_details(answer, meta, choices))
 
 
+# Any of these answers may stand beside one without a count.
 RESPONSES = (
-    _answers(
-        "vLLM responses",
-        _is_vllm,
-        "Tokens per loop at one K with an interval, how many drafts a loop keeps, the tail.",
-        "Other K. The law only with return_token_ids.",
-    ),
-    _answers(
-        "SGLang responses",
-        _is_sglang,
-        "Output tokens per loop, and where drafts are counted the acceptance, with an interval.",
-        "Other K, the law: prompts are not kept.",
-    ),
-    _answers(
+    Form("vLLM responses", _is_vllm, _response, _response_texts, messages.VLLM_RESPONSES),
+    Form("SGLang responses", _is_sglang, _response, _response_texts, messages.SGLANG_RESPONSES),
+    Form(
         "llama.cpp responses",
         lambda row: "draft_n" in _inner_object(_answer(row), "timings"),
-        "The share of accepted draft tokens, with an interval.",
-        "Tokens per loop (loops are not counted), other K, the law.",
+        _response,
+        _response_texts,
+        messages.LLAMA_CPP_RESPONSES,
     ),
-    _answers(
+    Form(
         "responses of an OpenAI-compatible server",
         lambda row: "choices" in _answer(row),
-        "What the servers among them counted.",
-        "Other K. The law only with ids (vLLM's return_token_ids).",
+        _response,
+        _response_texts,
+        messages.OTHER_RESPONSES,
     ),
 )
 FORMS = (
@@ -675,18 +653,16 @@ FORMS = (
         _has("total_output_tokens_retokenized", "request_throughput"),
         _sglang_bench,
         None,
-        "generated_texts has no prompts beside it",
-        "Tokens per loop at one K, over all that the server wrote since its start or its last reset.",
-        "An interval, drafted and accepted tokens, other K, the law: prompts are not kept.",
+        messages.SGLANG_BENCH,
+        messages.PROMPTS_NOT_BESIDE_TEXTS,
     ),
     Form(
         "vllm bench serve",
         _has("total_output_tokens", "request_throughput"),
         _vllm_bench,
         None,
-        "generated_texts has no prompts beside it",
-        "Tokens per loop and acceptance by position at one K, over all requests of the server meanwhile.",
-        "An interval (the counters are of the whole server), other K, the law: prompts are not kept.",
+        messages.VLLM_BENCH,
+        messages.PROMPTS_NOT_BESIDE_TEXTS,
     ),
     *RESPONSES,
     Form(
@@ -694,18 +670,16 @@ FORMS = (
         lambda row: "aiperf_version" in row and ("input_config" in row or _POOLED in row),
         _aiperf_summary,
         None,
-        "it keeps no texts",
-        "Tokens per loop over all loops, and the mean of requests, at one K.",
-        "An interval (profile_export.jsonl has the requests), other K, the law.",
+        messages.AIPERF_SUMMARY,
+        messages.NO_TEXTS,
     ),
     Form(
         "AIPerf",
         lambda row: isinstance(row.get("metadata"), Mapping) and isinstance(row.get("metrics"), Mapping),
         _aiperf,
         None,
-        "profile_export.jsonl keeps no texts",
-        "Tokens per loop at one K with an interval and by category, how many drafts a loop keeps, the tail.",
-        "Other K; the law, since texts are not kept.",
+        messages.AIPERF,
+        messages.NO_TEXTS_OF_AIPERF,
     ),
     GUIDELLM,
     Form(
@@ -713,28 +687,24 @@ FORMS = (
         lambda row: isinstance(row.get("results"), list) and "summary" in row,
         _speed_bench,
         None,
-        "results keeps no texts",
-        "The share of accepted draft tokens, by category, with an interval.",
-        "Tokens per loop (loops are not counted), other K, the law.",
+        messages.SPEED_BENCH,
+        messages.NO_TEXTS_OF_SPEED_BENCH,
     ),
     Form(
         "SpecDecode-Bench",
         lambda row: "generated_token_ids" in row and any(name.startswith("acc") for name in row),
         _spec_decode_bench,
         _spec_decode_texts,
-        "",
-        "Every K from one reading, with intervals and the tail (--curve). Greedy ids: the law.",
-        "Times. Where loops begin is taken not to change what is accepted.",
+        messages.SPEC_DECODE_BENCH,
     ),
 )
 PUBLISHED = Form(
     "published curve",
     lambda row: False,
-    lambda row, found: _published(row, found),
+    lambda row, content: _published(row, content),
     None,
-    "a curve has no texts",
-    "Whether the curve has a shape that one set of texts can give.",
-    "An interval, the distribution, the tail, the law: only means are kept.",
+    messages.CURVE,
+    messages.NO_TEXTS_OF_CURVE,
 )
 
 

@@ -290,9 +290,9 @@ def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = 
         conditions = joined(infos, [{sample.condition for sample in shard.samples()} for shard in shards])
         if len(conditions) > 1 and not allow_mixed:
             lines = [line for other in conditions[1:] for line in differences(conditions[0], other)]
-            number = f"the shards were measured under {len(conditions)} conditions"
             raise UsageError(
-                "\n".join([f"{number} (the first's value -> another's):", *dict.fromkeys(lines), ""]),
+                f"the shards were measured under {len(conditions)} conditions (the first's value -> "
+                + "\n".join(["another's):", *dict.fromkeys(lines), ""]),
                 flag="--allow-mixed",
                 remedy="Measure them alike, with --threads given, or add --allow-mixed: the report then "
                 "shows the times under each and pools none.",
@@ -339,9 +339,9 @@ def _same_identity(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]
     bare = [{key: value for key, value in info["identity"].items() if key != "shard"} for info in infos]
     for shard, identity in zip(shards, bare, strict=True):
         if lines := differences(bare[0], identity):
-            head = f"{shard.directory} is of another run than {shards[0].directory} (its value last):"
+            why = f"{shard.directory} is of another run than {shards[0].directory} (its value last):"
             remedy = "Merge shards of the same settings."
-            raise UsageError("\n".join([head, *lines, ""]), flag="SHARD", remedy=remedy)
+            raise UsageError("\n".join([why, *lines, ""]), flag="SHARD", remedy=remedy)
     return bare[0]
 
 

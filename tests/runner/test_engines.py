@@ -16,7 +16,8 @@ from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, GraphedEngine, uncaptured
 from spsbench.models import memory as weights
 from spsbench.models.pair import Pair, find_pair, load_pair
-from spsbench.runner.engines import NO_GRAPHS, EngineFactory, stock_roles
+from spsbench.runner.engines import EngineFactory, stock_roles
+from spsbench.runner.messages import CUDA_GRAPHS_NEED_CUDA
 from spsbench.runner.planning import plan
 
 GREEDY = SamplingParams(greedy=True)
@@ -64,7 +65,7 @@ def test_a_stage_that_cannot_be_captured_leaves_the_arm_eager(pair: Pair) -> Non
 def test_without_cuda_there_are_no_graphs(pair: Pair) -> None:
     backends = EngineFactory(pair, 64)
     assert {engine.name for engine in backends.all(ARMS).values()} == {"eager"}
-    assert set(backends.fallbacks.values()) == {NO_GRAPHS}
+    assert set(backends.fallbacks.values()) == {CUDA_GRAPHS_NEED_CUDA}
 
 
 @pytest.fixture

@@ -106,13 +106,13 @@ def test_the_line_names_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Room(int(16.4 * GIB), int(1.1 * GIB), int(0.5 * GIB), int(0.2 * GIB), 1, 4096)
     expected = "needs 18.2 GiB of 79.1 GiB free: "
     expected += "weights 16.4 GiB, caches 1.10 GiB, rows 512 MiB, forward 205 MiB"
-    assert found.sentence(CPU) == expected
+    assert str(found.needed(CPU)) == expected
     tiny = Room(3 << 20, 26 << 10, 40 << 20, 1000, 1, 64)
     expected = "needs 43 MiB of 79.1 GiB free: weights 3.0 MiB, caches 26 KiB, rows 40 MiB, forward 1 KiB"
-    assert tiny.sentence(CPU) == expected
-    assert Room(None, 1, 1, 1, 1, 1).sentence(CPU) == "", "weights that nobody knows"
+    assert str(tiny.needed(CPU)) == expected
+    assert Room(None, 1, 1, 1, 1, 1).needed(CPU) is None, "weights that nobody knows"
     monkeypatch.setattr(room, "available_bytes", lambda device: None)
-    assert found.sentence(CPU) == ""
+    assert found.needed(CPU) is None
 
 
 def test_states_of_a_whole_block_are_counted_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_states_of_a_whole_block_are_counted_where_they_fit(monkeypatch: pytest.
     assert of(ARS).states == 3 << 20
     whole = of(SPS)
     assert whole.states == 2 * 3 + 2 * 4 << 20, "both models, before, now and next, and each of K tokens"
-    assert whole.sentence(GPU).endswith(", states 14 MiB")
+    assert str(whole.needed(GPU)).endswith(", states 14 MiB")
     free[0] = whole.total - 1
     assert of(SPS).states == 6 << 20, "then tokens are read again"
 

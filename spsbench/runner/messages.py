@@ -1,0 +1,442 @@
+"""What a run says of its machine, its models, its arms and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spsbench.base.axes import RECOMMENDED
+from spsbench.base.gpu import NO_NVML
+from spsbench.base.messages import Message
+
+CONTINUE = "What was finished is on the disk; continue it with --resume."
+"""The remedy of a run that lost its workers."""
+
+NO_PROOF = "--no-proof leaves them out."
+"""The remedy of a proof that the memory has no room for."""
+
+READ_LESS = "Fewer --max-new-tokens or a smaller --batch leaves room for it."
+"""The remedy of an output that is too long to be read again."""
+
+SHARED_COUNTERS = "workers share machines, whose counters cannot separate them"
+ONE_DEVICE_COUNTED = "a device map puts the target on devices of which one alone is counted"
+
+CUDA_GRAPHS_NEED_CUDA = "CUDA graphs need a CUDA device"
+SEVERAL_DEVICES = "the target lies on several devices"
+ENCODER_DECODER = "the target is an encoder-decoder"
+
+OTHER_TOKENS = "timed again, it wrote other tokens from the same seed"
+RULE_NOT_REPORTED = "not reported by the engine"
+GREEDY_TOKENS_ARE_BEST = "greedy: each token is the target's best, or tied with it but for rounding"
+
+_GIB = 1 << 30
+
+
+def duration(seconds: float) -> str:
+    """Return ``45 s``, ``5 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"
+
+
+def _three_figures(size: int) -> str:
+    """``16.4 GiB``, ``1.10 GiB``, ``512 MiB``, ``26 KiB``."""
+    if size >= _GIB:
+        return f"{size / _GIB:.{1 if size >= 10 * _GIB else 2}f} GiB"
+    if size >= 1 << 20:
+        return f"{size / 2**20:.{1 if size < 10 << 20 else 0}f} MiB"
+    return f"{size / 1024:.0f} KiB"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeded(Message):
+    """Bytes of a device, by what takes them."""
+
+    free: int
+    parts: Mapping[str, int]
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{name} {_three_figures(size)}" for name, size in self.parts.items())
+        total = sum(self.parts.values())
+        return f"needs {_three_figures(total)} of {_three_figures(self.free)} free: {each}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsHere(Message):
+    """What is loaded in this process."""
+
+    target: str
+    draft: str
+    device: str | None
+    memory: MemoryNeeded | None
+
+    def __str__(self) -> str:
+        names = " and ".join(dict.fromkeys([self.target, self.draft]))
+        place = "" if self.device is None else f" on {self.device}"
+        return names + place + ("" if self.memory is None else f", which {self.memory}")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsInWorkers(Message):
+    target: str
+    draft: str
+    workers: int
+    machines: int
+
+    def __str__(self) -> str:
+        workers = "worker" if self.workers == 1 else "workers"
+        machines = "machine" if self.machines == 1 else "machines"
+        return f"{self.target} and {self.draft} in {self.workers} {workers} on {self.machines} {machines}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendedSampling(Message):
+    """What the target's own sampling is, which an arm has by that name."""
+
+    sampling: str
+
+    def __str__(self) -> str:
+        return f"The model's own sampling: {self.sampling}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedRecommendation(Message):
+    """The target's own sampling, which no arm has."""
+
+    sampling: str
+
+    def __str__(self) -> str:
+        return f"The model recommends {self.sampling}: --sampling {RECOMMENDED}"
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleUnused(Message):
+    """A target's own file asks for lossy verification, which no arm of transformers uses."""
+
+    file: str
+    target: str
+    setting: str
+    weight: float
+    engine: str
+
+    def __str__(self) -> str:
+        return (
+            f"The {self.file} of {self.target} asks for {self.setting} {self.weight}, which is "
+            f"lossy: {self.engine} runs without it. --rule ensemble:w={self.weight} measures it."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BeamVerification(Message):
+    """What a search accepts."""
+
+    width: int
+    draft_width: int
+
+    def __str__(self) -> str:
+        return f"all {self.width} beams of the target among the draft's {self.draft_width}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRefuted(Message):
+    arm: str
+    finding: str
+
+    def __str__(self) -> str:
+        return f"{self.arm} claims to be lossless and is not, so it is called lossy: {self.finding}."
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUntested(Message):
+    arm: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.arm} claims to be lossless, and that was not tested: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardsOverTorch(Message):
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The forwards run over torch, not ONNX Runtime: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class FewThreads(Message):
+    """Other processes use the CPUs that would suit the target."""
+
+    threads: int
+    suitable: int
+
+    def __str__(self) -> str:
+        noun = "thread" if self.threads == 1 else "threads"
+        return (
+            f"{self.threads} {noun} where {self.suitable} would suit the target: others use the other CPUs "
+            "now. --threads N sets another number."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsSinceBegun(Message):
+    """A model gives other bits than in the process that measured last."""
+
+    role: str
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.role}'s logits are not those that this run began with, bit for bit: with the same "
+            "settings this machine does not compute alike in every process, and tokens may differ."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsOfWorkers(Message):
+    """A model gives other bits in one worker than in another."""
+
+    role: str
+    worker: str
+    other: str
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.role}'s logits are not the same bits in {self.worker} and in {self.other}: where two "
+            "tokens are all but equal, texts may differ."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNotFollowed(Message):
+    reason: str
+
+    def __str__(self) -> str:
+        remedy = " pip install 'spsbench[gpu]' brings NVML's package." if self.reason == NO_NVML else ""
+        return (
+            "Clocks, throttling and other processes on the GPU are not recorded for each sequence: "
+            f"{self.reason}.{remedy}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OneBoardCounted(Message):
+    """Why a split target has no energy."""
+
+    boards: int
+
+    def __str__(self) -> str:
+        return f"the target is split over {self.boards} boards; one alone is counted"
+
+
+@dataclass(frozen=True, slots=True)
+class NoEnergyCounter(Message):
+    device: str
+
+    def __str__(self) -> str:
+        return f"nothing counts for a device of the kind {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFellBack(Message):
+    """What all arms run with in place of the engine that was asked for."""
+
+    engine: str
+
+    def __str__(self) -> str:
+        return f"The engine is {self.engine}."
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFellBack(Message):
+    arm: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.arm} runs with the engine eager: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBackend(Message):
+    """Why graphs cannot be captured: of another library than torch."""
+
+    backend: str
+
+    def __str__(self) -> str:
+        return f"the forwards are {self.backend}'s"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedAttention(Message):
+    """Why graphs cannot be captured."""
+
+    role: str
+
+    def __str__(self) -> str:
+        return f"the {self.role} has sliding or chunked attention"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnded(Message):
+    """Why an engine did not start; ``last_line`` is its log's."""
+
+    reason: str
+    last_line: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} (its log ends: {self.last_line})" if self.last_line else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class ArmLeftOut(Message):
+    arm: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.arm} is left out: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpFailed(Message):
+    arm: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.arm} is left out, it failed while it was warmed up: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class ProofFailed(Message):
+    reason: str
+
+    def __str__(self) -> str:
+        return f"No sequences were drawn for the proof of losslessness: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLate(Message):
+    late: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"{self.late} of {self.started} workers did not start in time; the others measure."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost(Message):
+    """``reason`` is a whole sentence."""
+
+    worker: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The worker {self.worker} was lost: {self.reason} Its unfinished work is reassigned."
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer(Message):
+    """Why a worker counts as lost."""
+
+    within_s: float | None
+
+    def __str__(self) -> str:
+        return f"it did not answer within {self.within_s:g} s."
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation(Message):
+    """What a run will take, as far as it is known: ``prompt_s`` a prompt; ``precision`` is the half-width
+    that was asked for, None without one.
+
+    E.g. ``About 120 of 500 prompts expected for ±1%: 4 min of measuring.``, empty where nothing is known.
+    """
+
+    precision: float | None
+    needed: int | None
+    budget_s: float | None
+    affordable: int | None
+    pool: int
+    prompt_s: float
+
+    @property
+    def prompts(self) -> int:
+        """After how many prompts the run will end."""
+        return min(self.pool, *(n for n in (self.needed, self.affordable) if n is not None))
+
+    def __str__(self) -> str:
+        sentences = []
+        if self.precision is not None and self.needed is not None:
+            width = f"±{100 * self.precision:g}%"
+            if self.needed > self.pool:
+                sentences.append(
+                    f"About {self.needed} prompts expected for {width}; the run has {self.pool}."
+                )
+            else:
+                sentences.append(f"About {self.needed} of {self.pool} prompts expected for {width}.")
+        if self.affordable is not None and self.affordable <= self.prompts < self.pool:
+            sentences.append(
+                f"The budget of {duration(self.budget_s or 0)} is expected to end it after {self.prompts}."
+            )
+        elif sentences:
+            sentences.append(f"{duration(self.prompts * self.prompt_s)} of measuring.")
+        return " ".join(sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedByEarlierRun(Message):
+    expected: Expectation
+    run: Path
+
+    def __str__(self) -> str:
+        sentence = str(self.expected)
+        return f"{sentence} This is by {self.run}." if sentence else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLater(Message):
+    """Nothing is known before so many prompts were measured."""
+
+    prompts: int
+
+    def __str__(self) -> str:
+        return f"How many prompts it takes is known after {self.prompts} prompts."
+
+
+@dataclass(frozen=True, slots=True)
+class EndsAfter(Message):
+    budget_s: float
+
+    def __str__(self) -> str:
+        return f"Measuring ends after {duration(self.budget_s)}."
+
+
+@dataclass(frozen=True, slots=True)
+class LogScoreOff(Message):
+    """An alarm of a test for a fixed sample."""
+
+    z: float
+
+    def __str__(self) -> str:
+        return f"log-score: z {self.z:+.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class TransformOff(Message):
+    """An alarm of a test for a fixed sample."""
+
+    p_value: float
+
+    def __str__(self) -> str:
+        return f"integral transform: p {self.p_value:.1g}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeakageAboveZero(Message):
+    """An alarm of a test for a fixed sample."""
+
+    estimate: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        above = self.estimate / self.standard_error
+        return f"leakage {self.estimate:.1%}, {above:.1f} standard errors above 0"
