@@ -117,7 +117,7 @@ class DecodingBatch(ABC):
         """Run one loop of every live row, of which there is at least one."""
 
     def _warped(self, logits: Tensor) -> Rows:
-        """Return the live sequences' warped last rows, from logits [B, last, V]; no copy if all are live."""
+        """The live sequences' warped last rows, from logits [B, last, V]; no copy if all are live."""
         if len(self.live) < self.size:
             logits = logits[sent(sorted(self.live), logits.device)]
         return rows.warped(logits.flatten(0, 1), self.sampling)
@@ -226,7 +226,7 @@ class BatchSpS(DecodingBatch):
         return decoded
 
     def _score(self, drafts: Drafts) -> Tensor:
-        """Return [B, n+1, V] target logits, n the longest draft; undefined after the end of a shorter one."""
+        """[B, n+1, V] target logits, n the longest draft; undefined after the end of a shorter one."""
         longest = max(len(draft.tokens) for draft in drafts.values())
         last, starts = pending(self.live, self.target)
         block = last.new_zeros(self.size, longest + 1)
@@ -280,7 +280,7 @@ class ModelBatchDrafter:
         self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
     def _first_logits(self, live: Mapping[int, BatchRow], places: Tensor) -> Tensor:
-        """Return [b, V] logits after the pending tokens, of which each row has one or two."""
+        """[b, V] logits after the pending tokens, of which each row has one or two."""
         most = max(len(row.tokens) - self._read[number] for number, row in live.items())
         block = [[0] * most for _ in range(self._model.batch)]
         device = self._model.device
@@ -296,7 +296,7 @@ class ModelBatchDrafter:
         return logits[places, sent([end - least for end in ends], device)]
 
     def _next_logits(self, live: Mapping[int, BatchRow], places: Tensor, picked: Tensor, i: int) -> Tensor:
-        """Return [b, V] logits after the i-th drafted token of each row."""
+        """[b, V] logits after the i-th drafted token of each row."""
         block = picked.new_zeros(self._model.batch, 1)
         block[places, 0] = picked
         starts = [0] * self._model.batch

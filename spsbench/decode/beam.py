@@ -217,7 +217,7 @@ class BeamSearch:
         self.closest = min(self.closest, abs(one - other) * divisor)
 
     def _divisor(self, length: int) -> float:
-        """Return what divides the log-probability of ``length`` tokens to give a score."""
+        """What divides the log-probability of ``length`` tokens to give a score."""
         return float(length**self._params.length_penalty)
 
     def _finish(self, ended: Sequence[tuple[Continuation, FinishReason]]) -> None:
@@ -236,7 +236,7 @@ class BeamSearch:
         del self._finished[width:]
 
     def _may_improve(self) -> bool:
-        """Return whether the best beam may still end better than the worst finished hypothesis.
+        """Whether the best beam may still end better than the worst finished hypothesis.
 
         As transformers has it: at its present length; with ``never`` and a positive penalty at the longest.
         """

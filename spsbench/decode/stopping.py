@@ -111,11 +111,11 @@ class StopRule:
     def _may_complete(self, token: int) -> bool:
         known = self._completes.get(token)
         if known is None:
-            known = self._completes[token] = self._judge_piece(self._decode([token]))
+            known = self._completes[token] = self._may_end_a_stop(self._decode([token]))
         return known
 
-    def _judge_piece(self, piece: str) -> bool:
-        """Return whether a token with this text can hold the end of a stop string; True when in doubt."""
+    def _may_end_a_stop(self, piece: str) -> bool:
+        """Whether a token with this text can hold the end of a stop string; True when in doubt."""
         if _REPLACEMENT in piece and not all(s.isascii() for s in self.stop):
             return True  # a part of a character: only what it joins decides
         # Also with a space in front, which some tokenizers drop from a token decoded alone.
@@ -126,5 +126,5 @@ class StopRule:
 
 @lru_cache(maxsize=16)
 def _completion_by_token(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...]) -> dict[int, bool]:
-    """Return, for each token met so far, whether it can complete a stop string; one dict per vocabulary."""
+    """For each token met so far, whether it can complete a stop string; one dict per vocabulary."""
     return {}

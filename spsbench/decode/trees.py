@@ -141,7 +141,7 @@ def traversal(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _traverse(tree: Tree, node: int, chance: float) -> Verdict | None:
-    """Return the verdict below a node or at it, None if none stands; ``chance``: that its path may stand."""
+    """The verdict below a node or at it, None if none stands; ``chance``: that its path may stand."""
     left = tree.target(node)
     for child in tree.children[node + 1]:
         drawn_from = tree.draft(child)
@@ -186,7 +186,7 @@ def k_seq(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _scale(q: AnyFloats, p: AnyFloats, k: int) -> float:
-    """Return rho, the least scale from 1 to k whose residual is not negative, searched from above."""
+    """Rho, from 1 to k the least whose residual is not negative, searched from above."""
     low, high = 1.0, float(k)
     for _ in range(60 if k > 1 else 0):
         middle = (low + high) / 2

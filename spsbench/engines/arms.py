@@ -86,7 +86,7 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
     """
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, turns=config.turns)
     for engine in config.engines:
-        _require_engine(engine)
+        _require_known_engine(engine)
     names = [BEAM if Spec.parse(name).name == BEAM else name for name in config.samplings or ()]
     names = names or [task.default_sampling]
     if names.count(BEAM) > 1:
@@ -98,26 +98,26 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
         if name not in (*known, BEAM):
             raise unknown(name, (*known, BEAM), "--sampling")
     sampled = [name for name in names if name != BEAM]
-    drafting = tuple(islice(_drafting(config), MOST_ARMS + 1))
+    drafting = tuple(islice(_ways_of_drafting(config), MOST_ARMS + 1))
     _require_few(len(config.engines) * len(sampled) * len(config.batches) * max(len(drafting), 1))
-    _require_settings_used(config, [known[name] for name in sampled])
+    _refuse_warping_of_greedy(config, [known[name] for name in sampled])
     arms = [
         replace(arm, batch=batch)
         for engine in config.engines
         for name in sampled
         for batch in sorted(config.batches)
-        for arm in _arms_under(config, engine, drafting, name, _with_overrides(known[name], config))
+        for arm in _arms_of(config, engine, drafting, name, _overridden(known[name], config))
     ]
     if (params := _beam_params(config)) is not None:
         searches = [(Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED), k) for k in sorted(config.ks) if k]
-        arms += _arms_under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
+        arms += _arms_of(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
     if not arms:
         why = "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only."
         raise UsageError(why, flag="--arms", remedy="Add ars or the engine eager, or give a K above 0.")
-    _require_drafting(config, arms)
+    _require_followed_policy(config, arms)
     _require_trees(config, arms)
-    _require_baselines(config, arms)
-    _require_processors(config, arms)
+    _require_speedup_for_until(config, arms)
+    _refuse_processing_in_other_engines(config, arms)
     if max(config.batches) > 1:
         for arm in arms:
             _require_batchable(arm, max(config.batches))
@@ -171,8 +171,7 @@ def is_lossless(arm: Arm) -> bool:
     return is_peer(arm) or rule_kind(arm.rule.name).lossless
 
 
-def _require_engine(engine: str) -> None:
-    """Refuse what is neither a built-in nor an external engine."""
+def _require_known_engine(engine: str) -> None:
     if engine in ENGINES:
         return
     try:
@@ -184,8 +183,7 @@ def _require_engine(engine: str) -> None:
         raise unknown(engine, [*ENGINES, *NAMED], "--engine", remedy) from error
 
 
-def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
-    """Refuse ``until`` without a speedup to judge."""
+def _require_speedup_for_until(config: RunConfig, arms: Sequence[Arm]) -> None:
     baselines = {arm.sampling_name for arm in arms if arm.method == "ars"}
     speculative = {arm.sampling_name for arm in arms if arm.method == "sps"}
     if config.precision is not None and (not speculative or speculative - baselines):
@@ -197,8 +195,7 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
         )
 
 
-def _require_processors(config: RunConfig, arms: Sequence[Arm]) -> None:
-    """Refuse logit processing where an external loop draws the tokens."""
+def _refuse_processing_in_other_engines(config: RunConfig, arms: Sequence[Arm]) -> None:
     process = next((arm.sampling.process for arm in arms if arm.sampling.process is not None), None)
     others = [name for name in config.engines if name != EAGER]
     if process is not None and others:
@@ -232,7 +229,7 @@ def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
             )
 
 
-def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
+def _require_followed_policy(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse policies that leave no speculative arm, where speculation was asked for."""
     wanted = (
         "sps" in config.methods and any(config.ks) and any("sps" in methods_of(e) for e in config.engines)
@@ -246,15 +243,15 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
         )
 
 
-def _drafting(config: RunConfig) -> Iterator[Drafting]:
-    """Yield all ways of drafting and accepting that a configuration asks for; check each name and option."""
+def _ways_of_drafting(config: RunConfig) -> Iterator[Drafting]:
+    """Each name and option is checked."""
     checked = _checked_specs(config.drafters, drafter_kind, "--drafter")
     drafters = [drafter_kind(spec.name).spelled(spec) for spec in checked]
     rules = _checked_specs(config.rules, rule_kind, "--rule")
     policies = _checked_specs(config.policies, policy_kind, "--policy")
     ks = sorted(k for k in config.ks if k > 0)
     shapes = [shape_of(text, "--tree") for text in config.trees]
-    shaped = [_with_shape(drafter, shape) for drafter, shape in product(drafters, shapes)]
+    shaped = [_drafter_with_trees(drafter, shape) for drafter, shape in product(drafters, shapes)]
     _require_searched(config, shaped)
     _require_judged(shaped, rules)
     judges_trees = {rule: rule_kind(rule.name).trees for rule in rules}
@@ -283,8 +280,8 @@ def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
         raise UsageError(why, flag="--tree", remedy=f"Leave the tree or the sampling {BEAM} out.")
 
 
-def _with_shape(drafter: Spec, shape: Shape | None) -> Spec:
-    """Return a drafter with trees of that shape; refuse one that has its own or drafts only chains."""
+def _drafter_with_trees(drafter: Spec, shape: Shape | None) -> Spec:
+    """One that has its own trees or drafts only chains is refused."""
     if shape is None:
         return drafter
     if TREE not in drafter_kind(drafter.name).options:
@@ -299,7 +296,6 @@ def _with_shape(drafter: Spec, shape: Shape | None) -> Spec:
 
 
 def _why_unjudged(drafter: Spec, rule: Spec) -> UsageError | None:
-    """Return why a rule cannot judge what a drafter proposes; None if it can."""
     if shape_in(drafter) is not None:
         try:
             rule_kind(rule.name).require_tree(siblings_of(drafter))
@@ -333,10 +329,9 @@ def _checked_specs(texts: Sequence[str], kind_of: Callable[[str, str], Any], fla
     ]
 
 
-def _arms_under(
+def _arms_of(
     config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
 ) -> Iterator[Arm]:
-    """Yield the arms of one engine under one sampling."""
     methods = [method for method in config.methods if method in methods_of(engine)]
     if "ars" in methods:
         yield Arm("ars", 0, engine, name, sampling)
@@ -351,8 +346,8 @@ def _arms_under(
         yield Arm("draft", 0, engine, name, sampling)
 
 
-def _with_overrides(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
-    """Return the sampling with what the command line sets in its place; greedy takes only processing."""
+def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
+    """With what the command line sets in its place; greedy takes only processing."""
     none = Processing()
     processing = config.process.processing or none
     changes = {name: getattr(processing, name) for name in config.process.model_dump()}
@@ -362,8 +357,7 @@ def _with_overrides(sampling: SamplingParams, config: RunConfig) -> SamplingPara
     return replace(sampling, process=None if process == none else process, **warping)
 
 
-def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
-    """Refuse a temperature, top-p or top-k where nothing is sampled."""
+def _refuse_warping_of_greedy(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
     settings = {"--temperature": config.temperature, "--top-p": config.top_p, "--top-k": config.top_k}
@@ -388,10 +382,7 @@ def refuse_beams(config: RunConfig, command: str) -> None:
 
 
 def _beam_params(config: RunConfig) -> BeamParams | None:
-    """Return the search's parameters.
-
-    Only the draft model can search ahead, always K steps, in our own loop.
-    """
+    """Only the draft model can search ahead, always K steps, in our own loop."""
     if (beam := config.beam) is None:
         return None
     needed = (
@@ -413,7 +404,6 @@ def _beam_params(config: RunConfig) -> BeamParams | None:
 
 
 def _require_batchable(arm: Arm, sequences: int) -> None:
-    """Refuse engines, drafters and policies that decode only one sequence at a time."""
     speculative = arm.method == "sps"
     kind = drafter_kind(arm.drafter.name)
     own_model = arm.drafter.name != MODEL and kind.needs_of(arm.drafter)

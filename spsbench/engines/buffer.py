@@ -187,7 +187,7 @@ def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float
 def _optimal_acceptance(
     loops: Sequence[TruncatedLoop], proposed: Sequence[list[int]], end_ids: Collection[int]
 ) -> Iterator[float | None]:
-    """Return the accepted tokens that the best lossless rule expects of each loop's draft; None for a drawn
+    """The accepted tokens that the best lossless rule expects of each loop's draft; None for a drawn
     tree.
 
     All of the draft up to an EOS counts, whatever became of it: the rule's own luck plays no part.
@@ -270,7 +270,7 @@ def own_evidence(loops: Sequence[TruncatedLoop], kept: Sequence[Tensor], seed: i
 
 
 def _emitted_rows(loop: TruncatedLoop) -> tuple[Rows, Rows | None]:
-    """Return the target's rows at the emitted positions, and the draft's where they are known."""
+    """The target's rows at the emitted positions, and the draft's where they are known."""
     draft = loop.decoded.draft
     target = loop.decoded.target_rows.part(0, loop.kept)
     if draft is None or not len(draft.tokens) or (own := draft.own_rows) is None:

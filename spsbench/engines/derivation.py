@@ -169,7 +169,7 @@ def _ruled_loop(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
 
 
 def _padded_draft_rows(target: Sequence[Tensor], draft: Sequence[Rows | None]) -> list[Tensor]:
-    """Return per loop [n, V] the draft's rows beside the target's, zeros where there are none."""
+    """Of each loop [n, V] the draft's rows beside the target's, zeros where there are none."""
     padded = [torch.zeros_like(rows) for rows in target]
     for rows, draft_rows in zip(padded, draft, strict=True):
         if draft_rows is not None:

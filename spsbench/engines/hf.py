@@ -65,7 +65,7 @@ class HFGenerateEngine:
             self._target.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
-                generation_config=self._settings(request),
+                generation_config=self._generation_config(request),
                 stopping_criteria=[watcher],
                 **drafting,
             )
@@ -93,8 +93,7 @@ class HFGenerateEngine:
             draft.generation_config.num_assistant_tokens_schedule = "constant"
             draft.generation_config.assistant_confidence_threshold = 0.0
 
-    def _settings(self, request: Request) -> Any:
-        """Return the arguments of transformers' ``generate()`` for a request."""
+    def _generation_config(self, request: Request) -> Any:
         from transformers import GenerationConfig
 
         eos = None if request.fixed_length else sorted(self._decoder.eos_ids)
@@ -110,7 +109,7 @@ class HFGenerateEngine:
         )
 
     def _loops(self, watcher: _Watcher, rows: Sequence[int], prompt_tokens: int) -> list[Loop]:
-        """Return one record for each forward of the target; only the whole loop is timed."""
+        """One record for each forward of the target; only the whole loop is timed."""
         rows = [rows[0] - prompt_tokens + 1, *rows[1:]]
         loops = []
         for number, (emitted, fresh) in enumerate(watcher.steps):
@@ -178,7 +177,7 @@ def _unpadded(model: Any, vocab_size: int) -> Iterator[None]:
 
 @contextmanager
 def _timed(model: Any) -> Iterator[list[tuple[Mapping[str, float], int]]]:
-    """Yield seconds (as the phase ``verify``) and rows of each forward of a model while the block lasts.
+    """Seconds (as the phase ``verify``) and rows of each forward of a model while the block lasts.
 
     On CUDA they are of events around the forward, which nothing waits for: look into them afterwards.
     """

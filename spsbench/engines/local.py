@@ -76,7 +76,7 @@ class ThreadedEngine:
 
 
 def _sees_phases(device: torch.device) -> bool:
-    """Return whether the phases of a loop can be timed: on the host, or by events on the device."""
+    """On the host, or by events on the device."""
     return device.type in ("cpu", "cuda")
 
 
@@ -292,16 +292,15 @@ class BatchedEngine:
         while waiting or self._live:
             try:
                 with torch.inference_mode():
-                    self._refill(waiting)
-                    ended = self._loop(watch)
+                    self._fill_free_rows(waiting)
+                    ended = self._run_loop(watch)
             except Exception:
                 self._live = {}  # free the rows' memory for the arms after this one
                 raise
             for row in ended:
                 yield self._answer(self._live.pop(row))
 
-    def _refill(self, waiting: deque[tuple[int, Request]]) -> None:
-        """Give every free row the next waiting request."""
+    def _fill_free_rows(self, waiting: deque[tuple[int, Request]]) -> None:
         for row in range(self.size):
             if row in self._live or not waiting:
                 continue
@@ -323,8 +322,8 @@ class BatchedEngine:
             )
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)
 
-    def _loop(self, watch: Stopwatch) -> list[int]:
-        """Run one loop of all rows; return the sequences whose output ended with it."""
+    def _run_loop(self, watch: Stopwatch) -> list[int]:
+        """The sequences whose output ended with it."""
         watch.start()
         decoded = self._batch.loop(watch)
         live = self._live

@@ -225,7 +225,7 @@ class RowsHeld:
         return sums
 
     def _apart_in(self, width: int) -> tuple[float, Choices] | None:
-        """Return the summed distances of a forward in blocks; None where there is no such forward."""
+        """The summed distances of a forward in blocks; None where there is no such forward."""
         first, end = self._read_in_blocks
         ids = [*self._prompt, *self._tokens][: len(self._prompt) + end - 1]
         sequence, choices = torch.tensor(ids, device=self._model.device), Choices()
@@ -304,7 +304,7 @@ class RowsHeld:
         return _Reading(held, granted, explains, _turned(whole_choices, choices, n))
 
     def _possible_alone(self, places: Sequence[int]) -> list[int]:
-        """Return those places whose token a forward of the text before it, without a cache, allows."""
+        """Those places whose token a forward of the text before it, without a cache, allows."""
         if len(places) > _ALONE:
             return []
         found = list[int]()
@@ -316,7 +316,7 @@ class RowsHeld:
         return found
 
     def _possible(self, first: int, logits: Tensor) -> list[bool]:
-        """Return of the tokens of probability 0, from ``first`` on, whether these logits allow each."""
+        """Of the tokens of probability 0, from ``first`` on, whether these logits allow each."""
         places = [place - first for place in self._impossible if first <= place < first + len(logits)]
         if not places:
             return []
@@ -353,7 +353,7 @@ def _turned(one: Choices, other: Choices, n: int) -> Sums:
 
 
 def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
-    """Return first and end, of n, of the positions that are read again in blocks."""
+    """First and end, of n, of the positions that are read again in blocks."""
     count = min(_IN_BLOCKS, n)
     first = seed % (n - count + 1)
     return first, first + count
@@ -362,7 +362,7 @@ def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
 def _portions_of(
     kept: Sequence[tuple[int, loop_rows.Rows]], first: int, count: int, vocab_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (positions [m], rows [m, V]), a few loops at a time, of the positions that have kept rows.
+    """(positions [m], rows [m, V]), a few loops at a time, of the positions that have kept rows.
 
     Args:
         kept: (position of its first row, rows) of each loop.

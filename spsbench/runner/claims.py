@@ -51,7 +51,7 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
         if arm.method != "sps" or is_peer(arm) or arm.sampling.beam is not None:
             continue
         way = arm.drafter, arm.rule, arm.policy
-        if not _foreign(arm.drafter, arm.rule, arm.policy) or not rule_kind(arm.rule.name).lossless:
+        if not _foreign_kinds(arm.drafter, arm.rule, arm.policy) or not rule_kind(arm.rule.name).lossless:
             continue
         if way not in claim_of:
             claim_of[way] = _known_claim(arm.drafter, arm.rule, arm.policy)
@@ -59,8 +59,7 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
     return answers
 
 
-def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
-    """Return the kinds that do not come with spsbench."""
+def _foreign_kinds(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
     ours = (
         (is_ours(drafter), drafter),
         (RULES.get(rule.name) is rule_kind(rule.name), rule),
@@ -69,8 +68,7 @@ def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
     return [spec for own, spec in ours if not own]
 
 
-def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
-    """Enumerate loops of a drafter, rule and policy; return whether they keep the target's law."""
+def _claim_by_enumeration(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
     from spsbench.drafters.checked import DrafterFault
     from spsbench.law.enumeration import NotAFunction
     from spsbench.testing import assert_lossless
@@ -88,12 +86,12 @@ def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
     except DrafterFault as found:  # which fails its sequences, and no other arm
         return Claim(untested=str(found))
     except Exception as error:
-        raise _in_their_file(error, _foreign(drafter, rule, policy)) from error
+        raise _error_with_its_file(error, _foreign_kinds(drafter, rule, policy)) from error
     return Claim()
 
 
-def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
-    """Return the error as one of the user's file, with its line; itself where it came from elsewhere."""
+def _error_with_its_file(error: Exception, specs: Sequence[Spec]) -> Exception:
+    """Names the user's file and its line; names neither where the error came from elsewhere."""
     files = {_file_of(spec).resolve(): spec for spec in specs}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if spec := files.get(Path(frame.filename).resolve()):
@@ -105,21 +103,21 @@ def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
 
 
 def _file_of(spec: Spec) -> Path:
-    """Return the file of ``path/to/file.py:attribute``; for another name a path where nothing is."""
+    """Of ``path/to/file.py:attribute``; for another name a path where nothing is."""
     return Path(spec.name.rpartition(":")[0] or spec.name)
 
 
 def _known_claim(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
-    """Return an earlier finding, else find it now; only for kinds in files, whose content is known."""
+    """An earlier finding, else a new one; only kinds in files, whose content is known, are kept."""
     digest = hashlib.sha256(f"{spsbench.__version__} {drafter} {rule} {policy}".encode())
-    files = [_file_of(spec) for spec in _foreign(drafter, rule, policy)]
+    files = [_file_of(spec) for spec in _foreign_kinds(drafter, rule, policy)]
     if not all(file.is_file() for file in files):
-        return _enumerated(drafter, rule, policy)
+        return _claim_by_enumeration(drafter, rule, policy)
     for file in files:
         digest.update(file.read_bytes())
     key = digest.hexdigest()[:24]
     if isinstance((kept := kept_answer(KIND, key) or {}).get("refuted"), str) and "untested" in kept:
         return Claim(kept["refuted"], str(kept["untested"]))
-    claim = _enumerated(drafter, rule, policy)
+    claim = _claim_by_enumeration(drafter, rule, policy)
     keep_answer(KIND, key, claim._asdict())
     return claim

@@ -101,12 +101,12 @@ def require_unchanged(
         return
     info = check_identity(directory, identity)
     with RunStore.open(directory) as store:
-        _refuse_less(plan, store)
+        _refuse_leaving_out_measured(plan, store)
         if not store.done():
             return
         if not due_turns(plan, store):
             if info.get("proof", "none was begun") is not None:
-                _refuse_idle(directory, plan.config)
+                _refuse_changes_to_complete_run(directory, plan.config)
             return
     known: list[Conditions] = info.get("conditions") or [{}]
     known = known[-1:] if latest else known
@@ -119,8 +119,7 @@ OF_EXTENT = ("limit", "samples", "ids", "turns")
 """Settings that say what is asked of the task, and are no part of a run's identity: it may be extended."""
 
 
-def _refuse_less(plan: Plan, store: RunStore) -> None:
-    """Refuse settings of extent that leave out what a run has."""
+def _refuse_leaving_out_measured(plan: Plan, store: RunStore) -> None:
     left_out = (store.done() | store.failed()) - {turn.key for turn in all_turns(plan)}
     if not left_out:
         return
@@ -139,8 +138,7 @@ OF_MEASURING = ("device", "threads", "backend", "device_map", "trace", "warmup")
 """Settings that say how a run is measured, and are no part of its identity."""
 
 
-def _refuse_idle(directory: Path, asked: RunConfig) -> None:
-    """Refuse settings of measuring where a run is complete."""
+def _refuse_changes_to_complete_run(directory: Path, asked: RunConfig) -> None:
     before = resolve({}, directory / CONFIG_FILE)
     for name in OF_MEASURING:
         was, now = (as_typed(getattr(config, name)) for config in (before, asked))
@@ -250,7 +248,7 @@ def comparable(now: Conditions, before: Conditions) -> Conditions:
 
 
 def _with_recorded_auto(now: Conditions, before: Conditions) -> Conditions:
-    """Return the conditions now with ``auto`` as it was resolved when the run began.
+    """The conditions now with ``auto`` as it was resolved when the run began.
 
     External engines report their versions when they are started, see ``require_same_engines``. How many
     workers share a machine is not a reason to refuse: a run goes on with others or without, its times apart.

@@ -37,7 +37,7 @@ class Dialogues:
         """
         if turn.prompt.conversation is None:
             return turn
-        before = self._sample(turn.prompt.example_id, turn)
+        before = self._finished_sample(turn.prompt.example_id, turn)
         ids = None if before is None else before.prompt_ids
         prompt = self._build_prompt(turn) if ids is None else replace(turn.prompt, ids=tuple(ids))
         return replace(turn, prompt=prompt)
@@ -48,7 +48,7 @@ class Dialogues:
         first = next(each for each in plan.prompts if each.example_id == name)
         conversation = plan.task.conversation(example, first)
         assert conversation is not None
-        prompt = conversation.prompt(first, [*self._answers(turn)], plan.tokenizer)
+        prompt = conversation.prompt(first, [*self._earlier_answers(turn)], plan.tokenizer)
         if len(prompt.ids) > plan.longest:
             raise Unasked(
                 f"the prompt with its own answers has {len(prompt.ids)} tokens, and there is room for "
@@ -56,17 +56,15 @@ class Dialogues:
             )
         return prompt
 
-    def _answers(self, turn: Turn) -> Iterator[str]:
-        """Return this arm's answers to each turn before."""
+    def _earlier_answers(self, turn: Turn) -> Iterator[str]:
         name = turn.prompt.conversation
         for number in range(1, turn.prompt.turn):
-            sample = self._sample(name if number == 1 else f"{name}/{number}", turn)
+            sample = self._finished_sample(name if number == 1 else f"{name}/{number}", turn)
             if sample is None:
                 raise Unasked(f"its turn {number} has no answer")
             yield sample.generation.text
 
-    def _sample(self, example_id: str | None, turn: Turn) -> Sample | None:
-        """Return this arm's answer to another turn; None if it has none, or failed."""
+    def _finished_sample(self, example_id: str | None, turn: Turn) -> Sample | None:
         try:
             sample = self.store.first((str(example_id), turn.sample_index, turn.arm.name))
         except KeyError:

@@ -96,7 +96,7 @@ def execute_on(
 ) -> Outcome:
     """Carry out ``execute`` on the workers of a cluster; arguments and tokens are the same."""
     require_distributable(plan)
-    threads = _threads(plan, directory, resume=resume)
+    threads = _threads_of_worker(plan, directory, resume=resume)
     gpu = plan.device.type == "cuda"
     config = plan.config.model_copy(update={"threads": plan.config.threads if gpu else threads})
     most = useful_workers(plan, directory, resume=resume)
@@ -104,7 +104,7 @@ def execute_on(
         return execute(plan, directory, resume=resume, watcher=watcher, allow_mixed=allow_mixed)
     watcher.loading(f"workers of {threads} threads each")
     with ray_pool(address, config, threads, most, gpu=gpu) as pool:
-        workers = _prepared(pool, plan, watcher)
+        workers = _prepare_workers(pool, plan, watcher)
         identity = plan.identity()
         if resume:
             asked = [] if allow_mixed else workers.conditions.values()
@@ -112,8 +112,8 @@ def execute_on(
         with opened(plan, directory, identity, plan.info(), resume=resume) as store:
             missing = due_turns(plan, store)
             if missing or proof_is_due(store):
-                _generate(plan, store, missing, workers, watcher)
-            return conclude(plan, store, watcher, partial(_scores, workers, watcher))
+                _measure_and_prove(plan, store, missing, workers, watcher)
+            return conclude(plan, store, watcher, partial(_scores_by_workers, workers, watcher))
 
 
 def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
@@ -164,8 +164,8 @@ def require_distributable(plan: Plan) -> None:
             )
 
 
-def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
-    """Return a worker's CPU threads: as given, as the run began with, or by the target's size."""
+def _threads_of_worker(plan: Plan, directory: Path, *, resume: bool) -> int:
+    """As given, as the run began with, or by the target's size."""
     if plan.device.type == "cuda":
         return 1
     if plan.config.threads != AUTO:
@@ -183,7 +183,7 @@ def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
     return suitable_threads(weights)
 
 
-def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
+def _prepare_workers(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
     """Have the workers introduce themselves, refuse unlike ones, and let them plan the same run."""
     started = len(pool.workers)
     known: dict[int, Introduction] = pool.ask("introduce", within_s=START_S)
@@ -239,20 +239,21 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
             raise UsageError(f"the worker {worker.name} has {versions}.", flag=FLAG, remedy=remedy)
 
 
-def _generate(plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher) -> None:
-    """Have every missing sequence written, each into the store as soon as it is there, then the proof."""
+def _measure_and_prove(
+    plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher
+) -> None:
     facts: dict[int, dict[str, Any]] = workers.pool.ask("load")
     for differing in _differing_logits(workers, facts):
         watcher.warned(differing)
     note_facts(store, facts[min(facts)], watcher)
     if missing:
-        _measure(plan, store, missing, workers, watcher, facts)
+        _measure_sequences(plan, store, missing, workers, watcher, facts)
     announce_proof(plan, watcher)
     for answer in workers.done([Block("prove", (Item(_PROOF),))], watcher):
         note_proof(store, answer.value, watcher)
 
 
-def _measure(
+def _measure_sequences(
     plan: Plan,
     store: RunStore,
     missing: list[Turn],
@@ -260,7 +261,6 @@ def _measure(
     watcher: Watcher,
     facts: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Have the missing sequences measured by the workers."""
     watcher.started(plan.total, plan.total - len(missing), plan.arms)
     settled: list[Conditions] = [
         {**workers.conditions[worker], "threads": report["models"]["threads"]}
@@ -316,10 +316,10 @@ def _differing_logits(
             yield LogitsOfWorkers(role, workers.known[first].name, workers.known[other].name)
 
 
-def _scores(
+def _scores_by_workers(
     workers: WorkerSet, watcher: Watcher, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt]
 ) -> Scores:
-    """Return a ``Scorer`` by one worker of each machine: judging programs takes all of its cores."""
+    """A ``Scorer`` by one worker of each machine: judging programs takes all of its cores."""
     one_each = {workers.known[worker].machine: worker for worker in workers.pool.workers}
     for answer in workers.done(scoring(samples, prompts), watcher, list(one_each.values())):
         yield answer.key, answer.value

@@ -229,7 +229,7 @@ class EngineFactory:
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
         if arm.batch > 1:
-            batch = self._batch(arm, target, draft, rule)
+            batch = self._decoding_batch(arm, target, draft, rule)
             return BatchedEngine(batch, tokenizer, device, self._clock, rule, derivation=derivation)
         shape = shape_in(arm.drafter) if arm.method == "sps" else None
         return EagerEngine(
@@ -246,8 +246,10 @@ class EngineFactory:
             nodes=0 if shape is None else shape.nodes,
         )
 
-    def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> DecodingBatch:
-        """Return how the rows of an arm with a batch decode; arms of one batch size share models."""
+    def _decoding_batch(
+        self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None
+    ) -> DecodingBatch:
+        """Arms of one batch size share models."""
         several = self._batch_model(target, arm.batch)
         own_model = self._batch_model(draft, arm.batch) if draft and arm.drafter.name == MODEL else None
         if draft is None:
@@ -260,18 +262,18 @@ class EngineFactory:
         return BatchSpS(several, arm.sampling, drafter, arm.k, None if rule is None else rule.accept)
 
     def _batch_model(self, model: CausalLM, batch: int) -> BatchModel:
-        """Return the model for so many sequences, with blocks of tokens where any arm speculates."""
+        """With blocks of tokens where any arm speculates."""
         key = (id(model), batch)
         if key not in self._several:
             self._several[key] = batch_model(model, batch, self._slots, blocks=self._blocks)
         return self._several[key]
 
     def _threaded(self, engine: Engine) -> ThreadedEngine:
-        """Return the engine with the run's threads for torch: fewer would make our own arms look better."""
+        """On the run's threads for torch: fewer would make our own arms look better."""
         return ThreadedEngine(engine, self._pair.info["threads"])
 
     def _tree_model(self, model: CausalLM) -> BeamLM:
-        """Return the model over transformers' own forward, which alone takes a tree; each is tested once."""
+        """Over transformers' own forward, which alone takes a tree; each is tested once."""
         if id(model) not in self._trees:
             reference = self._reference(model)
             tree = self._trees[id(model)] = BeamLM(reference)
@@ -279,7 +281,7 @@ class EngineFactory:
         return self._trees[id(model)]
 
     def _target_for(self, arm: Arm) -> CausalLM:
-        """Return the model whose law an arm follows.
+        """The model whose law an arm follows.
 
         A target keeps hidden states where the drafter reads them.
         """
@@ -346,7 +348,7 @@ class EngineFactory:
         return Graphs(self._pair.device)
 
     def _reference(self, model: CausalLM) -> TorchLM:
-        """Return the model over transformers' own forward, loaded once for all arms that ask for it."""
+        """Over transformers' own forward, loaded once for all arms that ask for it."""
         if id(model) not in self._references:
             self._references[id(model)] = model.reference()
         return self._references[id(model)]

@@ -154,9 +154,9 @@ def _generate(
     With a ``rule`` as many as it lets be run. With ``again`` some are timed further whether or not one is
     missing, so that every engine starts.
     """
-    _say_claims(plan, watcher)
-    _say_ensemble(plan, watcher)
-    pair = pair or _loaded(plan, store, watcher)
+    _warn_of_claims(plan, watcher)
+    _warn_of_unused_ensemble(plan, watcher)
+    pair = pair or _load_here(plan, store, watcher)
     for role in conditions.computing_otherwise(store, pair, now):
         watcher.warned(messages.LogitsSinceBegun(role))
     now = now | {"threads": pair.info["threads"]}
@@ -170,7 +170,7 @@ def _generate(
             now = conditions.with_engines(store, now, peers.versions())
             if not allow_mixed:
                 conditions.require_same_engines(store, now)
-            _note_peers(store, peers)
+            _note_external_engines(store, peers)
         due = [turn for turn in missing if turn.arm not in peers.left_out]
         arms -= peers.left_out.keys()
         corpus = tuple(prompt.ids for prompt in plan.prompts if prompt.ids)
@@ -185,14 +185,14 @@ def _generate(
             )
             store.note(energy=conditions.noted(meter_choice, store.run_info()))
             timer = _Timer(plan, store, engines, pair, meter_choice.meter, gpu, condition)
-            with _recorded(gpu, engines, pair, store, watcher):
+            with _gpu_recorded(gpu, engines, pair, store, watcher):
                 if due:
                     timer.measure(due, rule, len(peers.left_out), watcher)
                 else:
                     warm_up(plan, engines, next(all_turns(plan)))
                 timer.measure_again(watcher)
             store.note(peak_memory_bytes=peak_memory_bytes(), **device_peak(plan.device))
-            _note_peers(store, peers)
+            _note_external_engines(store, peers)
         prove(plan, store, pair, backends, watcher)
 
 
@@ -251,7 +251,7 @@ class _Timer:
 
 
 @contextmanager
-def _recorded(
+def _gpu_recorded(
     gpu: Gpu | None, engines: Mapping[Arm, Engine], pair: Pair, store: RunStore, watcher: Watcher
 ) -> Iterator[None]:
     """Record the GPU in run.json, and its state before the block and after; see ``Gpu.watched``."""
@@ -270,8 +270,7 @@ def _recorded(
     store.note(gpu=record | {"after": gpu.state()})
 
 
-def _say_claims(plan: Plan, watcher: Watcher) -> None:
-    """Report what was found of foreign claims to be lossless."""
+def _warn_of_claims(plan: Plan, watcher: Watcher) -> None:
     for arm, claim in plan.claims.items():
         if claim.refuted:
             watcher.warned(messages.ClaimRefuted(arm, claim.refuted))
@@ -279,8 +278,7 @@ def _say_claims(plan: Plan, watcher: Watcher) -> None:
             watcher.warned(messages.ClaimUntested(arm, claim.untested))
 
 
-def _say_ensemble(plan: Plan, watcher: Watcher) -> None:
-    """Report that a target's own file asks for lossy verification, which no arm of transformers uses."""
+def _warn_of_unused_ensemble(plan: Plan, watcher: Watcher) -> None:
     target = plan.source.target
     weight = (target.generation or {}).get(ENSEMBLE)
     if weight is not None and any(arm.engine == ASSISTED for arm in plan.arms):
@@ -289,8 +287,8 @@ def _say_ensemble(plan: Plan, watcher: Watcher) -> None:
         )
 
 
-def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
-    """``load`` for a run in this process, on as many threads as it began with."""
+def _load_here(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
+    """On as many threads as the run began with."""
     source = plan.source
     memory = None if plan.room is None or plan.device.type == "cpu" else plan.room.needed(plan.device)
     here = messages.ModelsHere(source.target.name, source.draft.name, title(plan.device), memory)
@@ -356,8 +354,7 @@ def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> N
     store.note(**{**facts, **modes})
 
 
-def _note_peers(store: RunStore, peers: PeerArms) -> None:
-    """Bring run.json up to date with what external engines report of themselves; nothing without any."""
+def _note_external_engines(store: RunStore, peers: PeerArms) -> None:
     info = store.run_info()
     reported = peers.record()
     if not reported:
@@ -384,7 +381,7 @@ def generated_samples(
     what ``read`` makes of it. ``asked`` makes of a later turn what its arm is asked, once the turns before it
     are in the journal.
     """
-    read = read or partial(_read, pair)
+    read = read or partial(_sample_read_again, pair)
     traced = set(plan.everyone[: plan.config.trace])
     for due in groups:
         group = list[Turn]()
@@ -403,13 +400,13 @@ def generated_samples(
         ]
         stream = answers(engine, requests)
         for _ in group:
-            worker = _worker(engine)
+            worker = _pid_of(engine)
             began_s = perf_counter()
             before = taken(worker)
             with conditions.metered(counted) as joules:
                 place, answer = next(stream)
             # A worker restarted in between waited while it started: that is not part of this sequence.
-            lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
+            lost = taken_since(before, worker if worker == _pid_of(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
                 lost[ELAPSED] = perf_counter() - began_s
             if gpu is not None:
@@ -420,8 +417,8 @@ def generated_samples(
             yield sample
 
 
-def _worker(engine: Engine) -> int | None:
-    """Return the process that computes in place of this one."""
+def _pid_of(engine: Engine) -> int | None:
+    """Of the process that computes in place of this one."""
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
@@ -437,8 +434,7 @@ def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
     )
 
 
-def _read(pair: Pair, turn: Turn, answer: Attempt) -> Sample:
-    """Return the sample of an answer, read again by an uncached forward."""
+def _sample_read_again(pair: Pair, turn: Turn, answer: Attempt) -> Sample:
     generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
         example_id=turn.prompt.example_id,
@@ -451,19 +447,19 @@ def _read(pair: Pair, turn: Turn, answer: Attempt) -> Sample:
         category=turn.prompt.category,
         wave=turn.wave,
         unread=unread,
-        **({} if turn.prompt.conversation is None else _of_conversation(turn.prompt)),
+        **({} if turn.prompt.conversation is None else _fields_of_later_turn(turn.prompt)),
     )
 
 
-def _of_conversation(prompt: Prompt) -> dict[str, Any]:
-    """Return what the sample of a later turn keeps of its prompt, which is this arm's own."""
+def _fields_of_later_turn(prompt: Prompt) -> dict[str, Any]:
+    """What a sample keeps of its prompt, which is this arm's own."""
     return {"conversation": prompt.conversation, "turn": prompt.turn, "prompt_ids": [*prompt.ids] or None}
 
 
 def _turns_without(
     failed: Mapping[Arm, str], due: list[Turn], store: RunStore, watcher: Watcher
 ) -> list[Turn]:
-    """Return the turns of the arms that did not fail while they were warmed up; note the others.
+    """Those of the arms that did not fail while they were warmed up; the others are noted.
 
     Raises:
         UnavailableError: none is left.

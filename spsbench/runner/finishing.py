@@ -115,7 +115,7 @@ def _note_figures(store: RunStore, figures: Mapping[str, Recorded]) -> None:
 def _corpus_figures(
     task: Task, done: Sequence[Sample], references: Mapping[str, Prompt]
 ) -> Mapping[str, Recorded]:
-    """Return by metric the figures of each arm's outputs, for metrics that give no sums.
+    """By metric the figures of each arm's outputs, for metrics that give no sums.
 
     Where arms finished different prompts, also of the prompts that all of them have.
     """
@@ -148,10 +148,10 @@ def _corpus_figures(
     return by_metric
 
 
-def _sums_of_files(
+def _figures_of_files(
     samples: pd.DataFrame, info: Mapping[str, Any], kinds: Sequence[MetricKind]
 ) -> dict[str, Recorded]:
-    """Return figures and intervals by metrics whose file a report does not run."""
+    """Figures and intervals by metrics whose file a report does not run."""
     by_arm = {str(arm): arm_samples for arm, arm_samples in finished(samples).groupby("arm", sort=False)}
     reportable = corpus_metrics(info)
     return {
@@ -168,7 +168,7 @@ def finalize(store: RunStore, tokenizer: TokenReader | None, task: Task | None =
     if tokenizer is not None:
         store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     kinds = () if task is None else task.metrics
-    _note_figures(store, _sums_of_files(frames.samples, store.run_info(), kinds))
+    _note_figures(store, _figures_of_files(frames.samples, store.run_info(), kinds))
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info, frames.evidence, kinds)
     write_summary(store.directory, summary)

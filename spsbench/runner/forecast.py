@@ -51,7 +51,7 @@ def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, P
         try:
             with RunStore.open(path.parent) as store:
                 same = not differences(_comparable(store.run_info().get("identity") or {}), wanted)
-                expected = _expectation_of(plan, store) if same else None
+                expected = _expectation_by_run(plan, store) if same else None
         except (SpsbenchError, OSError):
             continue  # a run that cannot be read says nothing, and is not this one's concern
         if expected is not None:
@@ -63,8 +63,7 @@ def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity.items() if key not in _OTHERWISE}
 
 
-def _expectation_of(plan: Plan, store: RunStore) -> Expectation | None:
-    """Return the expectation that an earlier run of the same arms gives."""
+def _expectation_by_run(plan: Plan, store: RunStore) -> Expectation | None:
     done = finished(store.frames().samples)
     timings, measured_s = Timings(due=0), 0.0
     rows: Iterator[Any] = done.itertuples()

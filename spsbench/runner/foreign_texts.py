@@ -95,8 +95,8 @@ class Reader:
     def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
         """Return the text of one line, or the first of another tool's line; ValueError says what is wrong."""
         said = TextLine.of(row, self.sampling)
-        prompt = self._ids(said.prompt, "prompt", special=True)
-        completion = self._ids(said.completion, "completion", special=False)
+        prompt = self._token_ids(said.prompt, "prompt", special=True)
+        completion = self._token_ids(said.completion, "completion", special=False)
         retokenised = isinstance(said.completion, str)
         if not prompt:
             raise ValueError("the prompt is empty, so that nothing precedes the first token")
@@ -110,13 +110,12 @@ class Reader:
         drawn = bound(said.sampling, self.tokenizer)
         return Foreign(line, prompt, completion, drawn, retokenised, answer, category=category)
 
-    def _ids(self, part: list[int] | str, name: str, *, special: bool) -> tuple[int, ...]:
-        """Return the token ids of a part of a text, made here where it is text."""
+    def _token_ids(self, part: list[int] | str, name: str, *, special: bool) -> tuple[int, ...]:
         if isinstance(part, str):
             return tuple(self.tokenizer.encode(part, special=special))
         wrong = next((token for token in part if not 0 <= token < self.vocab_size), None)
         if wrong is not None:
-            raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
+            raise ValueError(f"{name}_token_ids holds {wrong}, and the target has {self.vocab_size} tokens")
         return tuple(part)
 
 

@@ -129,7 +129,7 @@ class PeerArms(ExitStack):
         record: dict[str, Any] = {}
         for arm in self._plan.arms if self._described else ():
             if not is_peer(arm):
-                ours = _of_ours(arm, self._pair)
+                ours = _own_record(arm, self._pair)
                 record[arm.name] = {**ours, "limits": [], "unseen": [], "separate": False}
             elif (described := self._of(arm)) is not None:
                 description = {name: value for name, value in asdict(described).items() if name != "protocol"}
@@ -154,8 +154,8 @@ def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:
     )
 
 
-def _of_ours(arm: Arm, pair: Pair) -> dict[str, Any]:
-    """Return the same record for an engine of spsbench; transformers warps and multiplies as we do."""
+def _own_record(arm: Arm, pair: Pair) -> dict[str, Any]:
+    """As ``Described``, of an engine of spsbench; transformers warps and multiplies as we do."""
     stock = arm.engine.startswith("hf-")
     dtype = pair.info["draft" if arm.method == "draft" else "target"]["dtype"]
     return {
@@ -180,14 +180,14 @@ def _setting(arm: Arm) -> _Setting:
 
 
 def _log_name(arm: Arm) -> str:
-    """Return the engine as shown, with a hash of all of it: commands may differ only in their folders."""
+    """The engine as shown, with a hash of all of it: commands may differ only in their folders."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", shown_engine(arm.engine))[:40].strip("-.")
     digest = hashlib.sha256(arm.engine.encode()).hexdigest()[:6]
     return f"{name}-{digest}-{arm.method}" + (f"-k{arm.k}" if arm.k else "") + ".log"
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line with text, shortened; its folder is removed if nothing else is measured."""
+    """Shortened, of those with text; the log's folder is removed if nothing else is measured."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     lines = [line for line in text.splitlines() if line.strip()]
     return shortened(lines[-1]) if lines else ""

@@ -97,7 +97,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     for first, reading in parts:
         drawn = None if again is None else again[first : first + len(reading.tokens)]
         logits = (reading.logits, reading.draft_logits if drafts else drawn)
-        _compare_rows(comparisons, first, logits, reading.impossible)
+        _compare_kept_rows(comparisons, first, logits, reading.impossible)
         # Without a name, under which its rows would be held beside those of the next part.
         sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
@@ -114,10 +114,9 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     generation.token_evidence = evidence
 
 
-def _compare_rows(
+def _compare_kept_rows(
     held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None], impossible: Tensor
 ) -> None:
-    """Compare the rows that were kept, of target and perhaps draft, with their models' logits."""
     for rows, model_logits, tokens in zip(held, logits, (impossible, None), strict=False):
         assert model_logits is not None
         rows.add(first, model_logits, tokens)
@@ -126,7 +125,7 @@ def _compare_rows(
 def _judged_with_own_draft(
     arm: Arm, generation: Generation, first: int, reading: Reading, again: Tensor | None
 ) -> Reading:
-    """Return a reading of the positions from ``first`` on with the rows of the drafter that the output
+    """A reading of the positions from ``first`` on with the rows of the drafter that the output
     had; unchanged where none were kept.
     """
     shown = rescore.recorded_rows(generation, first, reading.logits) if _shows_rows(arm) else None
@@ -134,7 +133,7 @@ def _judged_with_own_draft(
 
 
 def _shows_rows(arm: Arm) -> bool:
-    """Return whether an output is judged with the rows of a drafter other than the draft model."""
+    """Of a drafter other than the draft model, with which an output is judged."""
     return arm.method == "sps" and arm.drafter.name != MODEL
 
 
@@ -208,7 +207,7 @@ def note_proof(store: RunStore, proof: Proof, watcher: Watcher) -> None:
 
 
 def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
-    """Write sequences at temperature 1 and judge them: ``sampling``, ``arms`` (see ``_judged``) and
+    """Write sequences at temperature 1 and judge them: ``sampling``, ``arms`` (see ``_arm_proof``) and
     ``seconds``; nothing where there is nothing to prove."""
     prompts = proof_prompts(plan)
     if not prompts:
@@ -225,7 +224,7 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
             error = next(filter(None, failed), None)
             row = (prompts[place].example_id, error, len(made.tokens), made.finish_reason)
             rows.append((*row, made.losslessness))
-        judged.append(_judged(arm, rows, engines[arm].name, str(pair.target.dtype).removeprefix("torch.")))
+        judged.append(_arm_proof(arm, rows, engines[arm].name, str(pair.target.dtype).removeprefix("torch.")))
     sampling = PROOF_SAMPLING.record() | {"beam": None}
     return {"sampling": sampling, "arms": judged, "seconds": time.perf_counter() - began_s}
 
@@ -270,8 +269,7 @@ def checked(arm: Arm, prompt: Prompt, seed: int, answer: Attempt, pair: Pair) ->
     return Checked(answer)
 
 
-def _judged(arm: Arm, rows: Sequence[tuple[Any, ...]], engine: str, dtype: str) -> ArmProof:
-    """Return an arm's engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
+def _arm_proof(arm: Arm, rows: Sequence[tuple[Any, ...]], engine: str, dtype: str) -> ArmProof:
     import pandas as pd
 
     columns = ["example_id", "error", "new_tokens", "finish_reason", "losslessness"]

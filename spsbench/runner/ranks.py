@@ -113,7 +113,7 @@ def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
     if count == 1:
         yield None
         return
-    device = _device(config.device)
+    device = _device_of_ranks(config.device)
     ranks = tensor_parallel.join(device, config.draft_placement)
     try:
         yield ranks
@@ -127,8 +127,8 @@ def launch_command(count: int, arguments: Sequence[str]) -> str:
     return shlex.join([*command, *arguments])
 
 
-def _device(name: str) -> torch.device:
-    """Return the device of a split target: GPUs, one a process, or the CPU where there are none."""
+def _device_of_ranks(name: str) -> torch.device:
+    """GPUs, one a process, or the CPU where there are none."""
     if name not in ("auto", "cpu", "cuda"):
         why = f"{name} is one device, and each process has its own."
         raise UsageError(why, flag="--device", remedy="Use auto.")
@@ -158,7 +158,7 @@ def follow(ranks: tensor_parallel.Ranks) -> int:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)
     try:
-        _answer(ranks)
+        _carry_out_orders(ranks)
         return 0
     except (tensor_parallel.OutOfStep, tensor_parallel.RankGone):
         return 0  # the first process says it, or has exited
@@ -167,8 +167,7 @@ def follow(ranks: tensor_parallel.Ranks) -> int:
         return error.exit_code
 
 
-def _answer(ranks: tensor_parallel.Ranks) -> None:
-    """Carry out one order after another until there are no more."""
+def _carry_out_orders(ranks: tensor_parallel.Ranks) -> None:
     pair: Pair | None = None
     backends: EngineFactory | None = None
     while True:
@@ -177,7 +176,7 @@ def _answer(ranks: tensor_parallel.Ranks) -> None:
         if message.order == tensor_parallel.Order.END:
             return
         if message.order == tensor_parallel.Order.LOAD:
-            pair = _load(ranks, message.number or None)
+            pair = _load_slices(ranks, message.number or None)
             continue
         assert pair is not None, "loaded first"
         if message.order == tensor_parallel.Order.PREPARE:
@@ -190,7 +189,7 @@ def _answer(ranks: tensor_parallel.Ranks) -> None:
             _split(pair).obey(message)
 
 
-def _load(ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
+def _load_slices(ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
     """Load this process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
     wanted, dtypes = ranks.share()
     source = find_pair(wanted)

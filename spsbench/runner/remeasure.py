@@ -77,14 +77,14 @@ class Remeasuring:
 
     def is_due(self) -> bool:
         """Return whether there is a round to be timed again, and time for it."""
-        return bool(self._wanted())
+        return bool(self._due_rounds())
 
     def carry_out(self, measure: Measure, watcher: Watcher) -> None:
         """Time rounds again, each timing into the store at once."""
         ended: RemeasuringEnd | None = None
         hopeless, announced = 0, set[bool]()
         while ended is None:
-            wanted = self._wanted()
+            wanted = self._due_rounds()
             if not wanted:
                 ended = "budget"
             elif self._is_short not in announced:
@@ -98,17 +98,19 @@ class Remeasuring:
                     ended = "hopeless"
                     break
                 made: list[Timing] = []
-                for sample in measure(self._groups(place, attempt), partial(self._made_of, attempt)):
+                for sample in measure(
+                    self._shuffled_groups(place, attempt), partial(self._retimed_sample, attempt)
+                ):
                     sample.condition = self._condition
                     made.append(self._store.append(sample))
                     self._spent_s += made[-1].spent_s
                 clean = all(share is None or share <= CLEAN for share in shares_lost(made))
                 hopeless = 0 if clean else hopeless + 1
                 watcher.remeasured()
-        self._note(ended)
+        self._note_further_timings(ended)
 
-    def _wanted(self) -> list[tuple[Round, int]]:
-        """Return a pass's rounds with their next attempts' numbers: disturbed ones, or all of a short run."""
+    def _due_rounds(self) -> list[tuple[Round, int]]:
+        """With their next attempts' numbers: disturbed ones, or all of a short run."""
         if self.budget_s <= self._spent_s:
             return []
         timings = [timing for timing in self._store.timings() if timing.condition == self._condition]
@@ -118,8 +120,7 @@ class Remeasuring:
         chosen = attempts if self._is_short else disturbed(timings)
         return [(place, attempts[place] + 1) for place in chosen if place in self._rounds]
 
-    def _groups(self, place: Round, attempt: int) -> Iterator[list[Turn]]:
-        """Yield the turns of a round, its arms in another order than before."""
+    def _shuffled_groups(self, place: Round, attempt: int) -> Iterator[list[Turn]]:
         arms: dict[Arm, list[Turn]] = {}
         for turn in self._rounds[place]:
             arms.setdefault(turn.arm, []).append(turn)
@@ -129,8 +130,8 @@ class Remeasuring:
         turns = (replace(turn, order=order) for order, arm in enumerate(shuffled) for turn in arms[arm])
         return together(turns)
 
-    def _made_of(self, attempt: int, turn: Turn, answer: Attempt) -> Sample:
-        """Return the sample with an answer's times and all else as it was written before."""
+    def _retimed_sample(self, attempt: int, turn: Turn, answer: Attempt) -> Sample:
+        """With an answer's times and all else as it was written before."""
         before = self._store.first(turn.key)
         sample = replace(before, attempt=attempt, order=turn.order, error=None, conditions={}, scores={})
         if not isinstance(answer, Generation):
@@ -147,8 +148,7 @@ class Remeasuring:
         same.latency_s, same.loops = answer.latency_s, answer.loops
         return replace(sample, generation=same)
 
-    def _note(self, ended: RemeasuringEnd) -> None:
-        """Bring run.json up to date with what was timed again; nothing where nothing was."""
+    def _note_further_timings(self, ended: RemeasuringEnd) -> None:
         timings = self._store.timings()
         again = [timing for timing in timings if timing.attempt > 1]
         left = disturbed(timings)

@@ -135,7 +135,7 @@ def room_of(models: Models, arms: Sequence[Arm], slots: int, max_new_tokens: int
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
     room = Room(weights, columns * per_token, max(kept, graph_bytes + read), forward, at_once, slots)
-    once, each_token = _states(models, arms_here, drafts=drafts)
+    once, each_token = _state_bytes(models, arms_here, drafts=drafts)
     room = replace(room, states=once)
     if each_token:
         whole, free = replace(room, states=once + each_token), available_bytes(device)
@@ -148,8 +148,8 @@ _STATES = 3
 """Of a sequence at least: before the block, now, and the next while it is computed."""
 
 
-def _states(models: Models, arms: Sequence[Arm], *, drafts: bool) -> tuple[int, int]:
-    """Return the bytes of running states where tokens are read again, and what keeping all of them adds."""
+def _state_bytes(models: Models, arms: Sequence[Arm], *, drafts: bool) -> tuple[int, int]:
+    """Where tokens are read again, and what keeping all states adds."""
     if models.backend == ONNXRUNTIME:
         return 0, 0
     target, draft = (

@@ -188,7 +188,7 @@ class RunWorker:
 
     def prepare(self, identity: dict[str, Any]) -> Conditions:
         """Find task, data and models; return the conditions that this worker measures under."""
-        with _saying_where():
+        with _errors_name_this_machine():
             self._plan: Plan = plan(self._config, later_turns=True)
             if lines := differences(identity, plain(self._plan.identity())):
                 raise UsageError(
@@ -203,7 +203,7 @@ class RunWorker:
 
     def load(self) -> dict[str, Any]:
         """Load the models and warm every arm up; return what run.json keeps of them, see ``facts_of``."""
-        with _saying_where():
+        with _errors_name_this_machine():
             self._pair: Pair = load(self._plan)
             corpus = tuple(prompt.ids for prompt in self._plan.prompts)
             self._backends = EngineFactory(self._pair, self._plan.slots, corpus=corpus)
@@ -237,8 +237,7 @@ class RunWorker:
 
 
 @contextmanager
-def _saying_where() -> Iterator[None]:
-    """Name this machine in an error of the block."""
+def _errors_name_this_machine() -> Iterator[None]:
     try:
         yield
     except SpsbenchError as error:
@@ -328,7 +327,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
 
     is_new = not ray.is_initialized()
     if is_new:
-        _connect(address)
+        _join_or_start_cluster(address)
     try:
         pool = RayPool(_start_actors(config, threads, most, gpu=gpu))
         try:
@@ -340,8 +339,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
             ray.shutdown()
 
 
-def _connect(address: str) -> None:
-    """Connect to a Ray cluster, or start one on this machine."""
+def _join_or_start_cluster(address: str) -> None:
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

@@ -91,7 +91,7 @@ _OF_EVIDENCE = {
 
 
 def _bounds_of(name: str, kind: str) -> NumberBounds:
-    """Return the bounds of a field by its name and type; text has none and is looked at by itself."""
+    """By a field's name and type; text has none and is looked at by itself."""
     null = "None" in kind
     if "int" in kind:
         return _INDEX._replace(null=null)
@@ -191,7 +191,7 @@ def _check_column(values: Any, bounds: NumberBounds, name: str) -> None:
 
 
 def _within(values: list[float], most: float) -> bool:
-    """Return whether all are from 0 to ``most``; False also where that takes a look at each."""
+    """Whether all are from 0 to ``most``; False also where that takes a look at each."""
     if not min(values) >= 0 or not max(values) <= most:
         return False
     total = sum(values)
@@ -232,13 +232,15 @@ def _check_evidence(packed: Any, tokens: int) -> None:
     for name, bounds in _OF_EVIDENCE.items():
         column: array[Any] = getattr(evidence, name)
         # A glance first, as in ``_check_column``; -inf is the logarithm of 0.
-        if not (column and min(column) >= bounds.least and max(column) <= bounds.most and _ordered(column)):
+        if not (
+            column and min(column) >= bounds.least and max(column) <= bounds.most and _has_no_nan(column)
+        ):
             for place, value in enumerate(column):
                 _require(value, bounds, f"token_evidence.{name}[{place}]")
 
 
-def _ordered(column: array[Any]) -> bool:
-    """Return whether no value is NaN, of which neither the least nor the largest says anything."""
+def _has_no_nan(column: array[Any]) -> bool:
+    """Of NaN neither the least nor the largest says anything."""
     return not math.isnan(math.fsum(column))
 
 
@@ -377,7 +379,7 @@ _EACH = 5
 
 
 def _most_decisions(loops: Mapping[str, Any], tokens: int) -> float:
-    """Return how many decisions an output can have; of a tree all nodes are decided, emitted or not."""
+    """That an output can have; of a tree all nodes are decided, emitted or not."""
     drafted, nodes = loops.get("drafted") or [], loops.get("nodes")
     if nodes is not None:
         drafted = [max(own, more or 0) for own, more in zip(drafted, nodes, strict=True)]

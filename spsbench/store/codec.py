@@ -140,7 +140,7 @@ def _inflate(packed: str, due: int) -> bytes:
 
 
 def _little_endian(values: array[Any]) -> array[Any]:
-    """Return the array itself, or on a big-endian machine a copy with its bytes swapped."""
+    """The array itself, or on a big-endian machine a copy with its bytes swapped."""
     if sys.byteorder == "little":
         return values
     swapped = values[:]
@@ -179,8 +179,8 @@ def _hypotheses(rows: list[Row]) -> list[Hypothesis]:
     ]
 
 
-def _columns(records: list[Any], names: Mapping[str, str]) -> dict[str, list[Any] | None]:
-    """Return records by column; a column without any value is None."""
+def _by_column(records: list[Any], names: Mapping[str, str]) -> dict[str, list[Any] | None]:
+    """A column without any value is None."""
     columns: dict[str, list[Any] | None] = {}
     for name in names:
         values = [getattr(record, name) for record in records]
@@ -202,8 +202,8 @@ _ENCODED: dict[str, Callable[[Any], Any]] = {
     # Without lone surrogates, which neither UTF-8 nor Parquet can hold.
     "text": lambda text: text.encode("utf-8", "replace").decode(),
     "float64": lambda seconds: round(float(seconds), _DIGITS),
-    "loops": lambda loops: _columns(loops, LOOP_KINDS),
-    "trace": lambda tokens: _columns(tokens, TRACE_KINDS),
+    "loops": lambda loops: _by_column(loops, LOOP_KINDS),
+    "trace": lambda tokens: _by_column(tokens, TRACE_KINDS),
     "evidence": pack_evidence,
     "hypotheses": lambda found: [asdict(one) for one in found],
 }
@@ -250,7 +250,7 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 def read_prompts(path: Path) -> list[Prompt]:
     try:
         with open(path, "rb", opener=ordinary) as file:
-            return [_checked_prompt(number, line) for number, line in enumerate(file, start=1)]
+            return [_prompt_of_line(number, line) for number, line in enumerate(file, start=1)]
     except OSError as problem:
         why = f"{path} cannot be read ({problem.strerror})."
         raise UsageError(why, flag="RUN", remedy="Restore the file.") from problem
@@ -262,8 +262,8 @@ def read_prompts(path: Path) -> list[Prompt]:
 _PROMPT_TYPES = get_type_hints(Prompt)
 
 
-def _checked_prompt(number: int, line: bytes) -> Prompt:
-    """Return the prompt of a line; ValueError with its number and the field that is not of its type."""
+def _prompt_of_line(number: int, line: bytes) -> Prompt:
+    """ValueError with the line's number and the field that is not of its type."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as problem:

@@ -168,8 +168,8 @@ def _number(row: Row, name: str) -> int:
     return value
 
 
-def _counted(value: Any) -> int:
-    """Return a count that a tool may have written as 3, 3.0 or "3"."""
+def _count_of(value: Any) -> int:
+    """A tool may have written it as 3, 3.0 or "3"."""
     try:
         number = int(value)
     except (ValueError, OverflowError, TypeError) as problem:
@@ -180,7 +180,7 @@ def _counted(value: Any) -> int:
 
 
 def _shares(row: Row, name: str) -> tuple[float, ...]:
-    """Return shares of loops; none where the field is not there."""
+    """Of loops; none where the field is not there."""
     values = row.get(name) or ()
     if not isinstance(values, list) or len(values) > MOST_K:
         raise _Missing(f"{name} is not a list of at most {MOST_K:,}")
@@ -191,7 +191,7 @@ def _shares(row: Row, name: str) -> tuple[float, ...]:
 
 
 def _inner_object(row: Row, *names: str) -> Row:
-    """Return an object in an object; empty where it is not there."""
+    """Empty where it is not there."""
     for name in names:
         inner = row.get(name)
         row = inner if isinstance(inner, Mapping) else {}
@@ -265,7 +265,7 @@ def _figure(row: Row, name: str) -> float:
     return float(value)
 
 
-def _stats(stats: Row, tokens: int | None, category: str, content: FileContent) -> None:
+def _add_vllm_record(stats: Row, tokens: int | None, category: str, content: FileContent) -> None:
     """Add the record of a request that vLLM writes and aiperf passes on."""
     histogram = _histogram(stats.get("acceptance_histogram"), "acceptance_histogram")
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
@@ -287,9 +287,9 @@ _BY_LENGTH = "acceptance_histogram_by_draft_length"
 
 
 def _histogram(counts: Any, name: str) -> list[int]:
-    """Return counts by the number of drafts kept, from a list or the mapping of aiperf and older vLLM."""
+    """Counts by the number of drafts kept, from a list or the mapping of aiperf and older vLLM."""
     if isinstance(counts, Mapping):
-        by_kept = {_counted(kept): _counted(count) for kept, count in counts.items()}
+        by_kept = {_count_of(kept): _count_of(count) for kept, count in counts.items()}
         if max(by_kept, default=0) > MOST_K:
             raise _Missing(f"{name} counts up to {max(by_kept)} kept, at most {MOST_K:,} are read")
         counts = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
@@ -299,13 +299,13 @@ def _histogram(counts: Any, name: str) -> list[int]:
 
 
 def _by_length(histograms: Any, histogram: Sequence[int], drafted: int) -> tuple[tuple[int, ...], ...]:
-    """Return the histogram of each length of a draft; none where the field is not there."""
+    """The histogram of each length of a draft; none where the field is not there."""
     if not histograms:
         return ()
     if not isinstance(histograms, Mapping):
         raise _Missing(f"{_BY_LENGTH} is {as_typed(histograms)}, not an object")
     by_length = {
-        _counted(length): _histogram(kept, f"{_BY_LENGTH}.{length}") for length, kept in histograms.items()
+        _count_of(length): _histogram(kept, f"{_BY_LENGTH}.{length}") for length, kept in histograms.items()
     }
     longest = max(by_length)
     if longest > MOST_K:
@@ -325,14 +325,14 @@ def _by_length(histograms: Any, histogram: Sequence[int], drafted: int) -> tuple
     return tuple(tuple(by_length.get(length, ())) for length in range(longest + 1))
 
 
-def _answer(row: Row) -> Row:
-    """Return a response by itself, beside its request, or in a line of the Batch API's output."""
+def _answer_in(row: Row) -> Row:
+    """A response by itself, beside its request, or in a line of the Batch API's output."""
     return _inner_object(row, "response", "body") or _inner_object(row, "response") or row
 
 
-def _response(row: Row, content: FileContent) -> None:
+def _add_answer(row: Row, content: FileContent) -> None:
     """Add what a server's answer says: vLLM's, SGLang's or llama.cpp's own fields."""
-    answer = _answer(row)
+    answer = _answer_in(row)
     meta = _inner_object(answer, "meta_info")
     content.models[str(answer.get("model") or "")] = None
     choices = [each for each in answer.get("choices") or () if isinstance(each, Mapping)]
@@ -341,10 +341,10 @@ def _response(row: Row, content: FileContent) -> None:
     tokens = tokens if type(tokens) is int else None
     category = str(answer.get("category") or "")
     if stats := _inner_object(answer, "metrics", "speculative_decoding") or old:
-        _stats(stats, tokens, category, content)
+        _add_vllm_record(stats, tokens, category, content)
     elif details := _sglang_details(answer, meta, choices):
         for each in details:
-            _sglang_request(each, tokens if len(details) == 1 else None, category, content)
+            _add_sglang_record(each, tokens if len(details) == 1 else None, category, content)
     elif "draft_n" in (timings := _inner_object(answer, "timings")):
         drafted, accepted = _number(timings, "draft_n"), _number(timings, "draft_n_accepted")
         predicted = timings.get("predicted_n", tokens)
@@ -358,7 +358,7 @@ def _response(row: Row, content: FileContent) -> None:
 
 
 def _sglang_details(answer: Row, meta: Row, choices: Sequence[Row]) -> list[Row]:
-    """Return SGLang's record of each choice: beside an OpenAI answer, in its choices, or in a native one."""
+    """SGLang's record of each choice: beside an OpenAI answer, in its choices, or in a native one."""
     told = _inner_object(answer, "sglext").get("spec_tokens_details")
     beside = told if isinstance(told, list) else [told]
     found = [each for each in beside if isinstance(each, Mapping)]
@@ -371,8 +371,8 @@ _PROPOSED = ("spec_num_proposed_drafts", "spec_draft_token_num")
 """The same counts by the name of 0.5.23 and of 0.5.6."""
 
 
-def _sglang_request(details: Row, tokens: int | None, category: str, content: FileContent) -> None:
-    """Add one record; what a tool leaves out may stand there as 0."""
+def _add_sglang_record(details: Row, tokens: int | None, category: str, content: FileContent) -> None:
+    """What a tool leaves out may stand there as 0."""
     loops = _number(details, "spec_verify_ct")
     if not loops:
         content.skip(messages.NO_LOOP)
@@ -410,9 +410,9 @@ _ROUNDED = 0.01
 
 
 def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
-    """Yield the ids that vLLM returns with ``return_token_ids``."""
+    """The ids that vLLM returns with ``return_token_ids``."""
     request = _inner_object(row, "request")
-    row = _answer(row)
+    row = _answer_in(row)
     choices: Iterable[Any] = row.get("choices") or ({},)
     for choice in choices:
         prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
@@ -420,11 +420,11 @@ def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
             raise _Missing(
                 "prompt_token_ids or choices[].token_ids is missing: vLLM writes them with return_token_ids"
             )
-        yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_drawn(request)}
+        yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_named_sampling(request)}
 
 
-def _drawn(body: Row) -> dict[str, Any]:
-    """Return the sampling that a request names, if it names its temperature."""
+def _named_sampling(body: Row) -> dict[str, Any]:
+    """Nothing where a request names no temperature."""
     temperature = body.get("temperature")
     if temperature is None:
         return {}
@@ -447,7 +447,7 @@ def _aiperf(row: Row, content: FileContent) -> None:
             "completion_tokens"
         )  # not output_sequence_length: AIPerf's own tokenizer counts it
         category = str(metadata.get("source_kind") or "")
-        _stats(stats, None if tokens is None else _counted(tokens), category, content)
+        _add_vllm_record(stats, None if tokens is None else _count_of(tokens), category, content)
 
 
 _POOLED = "pooled_spec_decode_acceptance_histogram"
@@ -465,13 +465,13 @@ def _aiperf_summary(row: Row, content: FileContent) -> None:
         histogram = _histogram(row[_POOLED], _POOLED)
         loops, accepted = sum(histogram), sum(kept * count for kept, count in enumerate(histogram))
         for metric, value in (("total_spec_decode_steps", loops), ("total_accepted_draft_tokens", accepted)):
-            if told(metric) is not None and _counted(told(metric)) != value:
+            if told(metric) is not None and _count_of(told(metric)) != value:
                 raise _Missing(f"{_POOLED} contradicts {metric}")
         drafted = told("total_draft_tokens")
         if loops:
             content.add(
                 Counts(
-                    loops, None if drafted is None else _counted(drafted), accepted, None, tuple(histogram)
+                    loops, None if drafted is None else _count_of(drafted), accepted, None, tuple(histogram)
                 )
             )
     for metric, stated in _OF_AIPERF.items():
@@ -508,7 +508,7 @@ def _guidellm(row: Row, content: FileContent) -> None:
                 untold += 1
                 continue
             tokens = _inner_object(request, "output_metrics").get("text_tokens")
-            _stats(
+            _add_vllm_record(
                 stats,
                 (tokens or None) if type(tokens) is int else None,  # 0 where no usage came
                 f"benchmark {number}" if several else "",
@@ -520,7 +520,7 @@ def _guidellm(row: Row, content: FileContent) -> None:
 
 
 def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
-    """Yield (successful request, the body that was sent)."""
+    """(successful request, the body that was sent)."""
     for benchmark in row["benchmarks"]:
         yield from _of_benchmark(benchmark)
 
@@ -550,7 +550,7 @@ def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
                 why = "messages are there, and their template is not"
             raise _Missing(f"request_args.body.prompt is missing ({why}): run it against /v1/completions")
         name = "prompt" if isinstance(prompt, str) else "prompt_ids"
-        yield {name: prompt, "completion": request["output"], **_drawn(body)}
+        yield {name: prompt, "completion": request["output"], **_named_sampling(body)}
 
 
 def _speed_bench(row: Row, content: FileContent) -> None:
@@ -583,7 +583,7 @@ def _spec_decode_texts(row: Row) -> Iterator[dict[str, Any]]:
     yield {"prompt_ids": row["prompt_token_ids"], "completion_ids": row["generated_token_ids"]}
 
 
-def _published(content: Mapping[Any, Any], into: FileContent, above: str = "") -> None:
+def _add_curves(content: Mapping[Any, Any], into: FileContent, above: str = "") -> None:
     """Add every mapping of K to a number, under the names that lead to it."""
     if content and all(type(k) is int for k in content):
         if all(isinstance(length, int | float) for length in content.values()):
@@ -596,7 +596,7 @@ def _published(content: Mapping[Any, Any], into: FileContent, above: str = "") -
         return
     for name, inner in content.items():
         if isinstance(inner, Mapping):
-            _published(inner, into, f"{above} {name}".strip())
+            _add_curves(inner, into, f"{above} {name}".strip())
 
 
 def _has(*names: str) -> Callable[[Row], bool]:
@@ -613,7 +613,7 @@ GUIDELLM = Form(
 
 
 def _is_vllm(row: Row) -> bool:
-    answer = _answer(row)
+    answer = _answer_in(row)
     choices = answer.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else {}
     return bool(_inner_object(answer, "metrics", "speculative_decoding")) or (
@@ -622,7 +622,7 @@ def _is_vllm(row: Row) -> bool:
 
 
 def _is_sglang(row: Row) -> bool:
-    answer = _answer(row)
+    answer = _answer_in(row)
     meta = _inner_object(answer, "meta_info")
     choices = [each for each in answer.get("choices") or () if isinstance(each, Mapping)]
     return "sglext" in answer or bool(_sglang_details(answer, meta, choices))
@@ -630,19 +630,19 @@ def _is_sglang(row: Row) -> bool:
 
 # Any of these answers may stand beside one without a count.
 RESPONSES = (
-    Form("vLLM responses", _is_vllm, _response, _response_texts, messages.VLLM_RESPONSES),
-    Form("SGLang responses", _is_sglang, _response, _response_texts, messages.SGLANG_RESPONSES),
+    Form("vLLM responses", _is_vllm, _add_answer, _response_texts, messages.VLLM_RESPONSES),
+    Form("SGLang responses", _is_sglang, _add_answer, _response_texts, messages.SGLANG_RESPONSES),
     Form(
         "llama.cpp responses",
-        lambda row: "draft_n" in _inner_object(_answer(row), "timings"),
-        _response,
+        lambda row: "draft_n" in _inner_object(_answer_in(row), "timings"),
+        _add_answer,
         _response_texts,
         messages.LLAMA_CPP_RESPONSES,
     ),
     Form(
         "responses of an OpenAI-compatible server",
-        lambda row: "choices" in _answer(row),
-        _response,
+        lambda row: "choices" in _answer_in(row),
+        _add_answer,
         _response_texts,
         messages.OTHER_RESPONSES,
     ),
@@ -701,7 +701,7 @@ FORMS = (
 PUBLISHED = Form(
     "published curve",
     lambda row: False,
-    lambda row, content: _published(row, content),
+    lambda row, content: _add_curves(row, content),
     None,
     messages.CURVE,
     messages.NO_TEXTS_OF_CURVE,
@@ -720,14 +720,14 @@ def documents(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
                 if number > 1:
                     why = f"line {number} of {path} is not whole JSON: it is cut off, or damaged."
                     raise UnavailableError(why, flag=flag) from problem
-                row = _whole(path, line, lines, flag)
+                row = _whole_document(path, line, lines, flag)
             if not isinstance(row, Mapping):
                 raise UnavailableError(f"line {number} of {path} is not a JSON object.", flag=flag)
             yield number, row
 
 
-def _whole(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:
-    """Return one document, of which the first line was read."""
+def _whole_document(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:
+    """Of which the first line was read."""
     rest = lines.read(_LARGEST_DOCUMENT)
     if len(rest) == _LARGEST_DOCUMENT:
         why = f"{path} is one JSON document of more than {_LARGEST_DOCUMENT >> 30} GiB."
@@ -767,7 +767,7 @@ def read(path: Path, form: Form, flag: str) -> FileContent:
         from spsbench.config.files import read_yaml
 
         try:
-            _published(read_yaml(path, flag), content)
+            _add_curves(read_yaml(path, flag), content)
         except _Missing as problem:
             raise UnavailableError(f"{path}: {problem}.", flag=flag) from problem
         if not content.published:

@@ -194,19 +194,19 @@ class RunStore:
 
     def samples(self) -> Iterator[Sample]:
         """Yield every sample with its scores, in journal order; see ``timings`` for which lines count."""
-        return map(codec.decode_sample, self._rows())
+        return map(codec.decode_sample, self._rows_with_scores())
 
     def frames(self) -> tables.Frames:
         """Return the run's tables: from Parquet if it was made of the present journal, else from that."""
         journal_exists = (self.directory / SAMPLES_FILE).exists()
         stored = tables.read_tables(self.directory, self._state() if journal_exists else None)
-        arrow_tables = tables.build_tables(self._rows()) if stored is None else stored
+        arrow_tables = tables.build_tables(self._rows_with_scores()) if stored is None else stored
         return tables.to_frames(arrow_tables, self.arms())
 
     def write_parquet(self) -> None:
         """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
         state = self._state()
-        tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), state)
+        tables.write_tables(self.directory, tables.build_tables(self._rows_with_scores()), self.arms(), state)
         if any(timing.attempt > 1 for timing in self._timings.values()):
             counted = {offset for offsets in self._counted_offsets.values() for offset in offsets}
             rows = zip(self._timings, self._journal.read(self._timings), strict=True)
@@ -233,8 +233,8 @@ class RunStore:
     def _state(self) -> tables.JournalState:
         return tables.state_of([self.directory / name for name in (SAMPLES_FILE, SCORES_FILE)])
 
-    def _rows(self) -> Iterator[Row]:
-        """Yield the row of every sample, in journal order, with its scores."""
+    def _rows_with_scores(self) -> Iterator[Row]:
+        """In journal order."""
         for offsets in sorted(self._counted_offsets.values()):
             row = timings.averaged([*self._journal.read(offsets)])
             row["scores"] = row["scores"] | self._scores.get(_key(row), {})
@@ -274,10 +274,12 @@ def _score(row: Row) -> tuple[Key, dict[str, float]]:
 def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) -> None:
     """Put the shards of a run together, in the order in which one process would have written it."""
     with ExitStack() as stack:
-        shards = _in_order([stack.enter_context(RunStore.open(directory)) for directory in directories])
+        shards = _shards_in_order(
+            [stack.enter_context(RunStore.open(directory)) for directory in directories]
+        )
         infos = [shard.run_info() for shard in shards]
         identity = _same_identity(shards, infos)
-        prompts = _dealt_back([shard.prompts() for shard in shards])
+        prompts = _prompts_dealt_back([shard.prompts() for shard in shards])
         for shard, info in zip(shards, infos, strict=True):
             due = int(info["expected_sequences"]) * len(info["arms"])
             there = len(shard.done())
@@ -303,18 +305,18 @@ def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = 
                 out,
                 identity=identity,
                 config=config | {"shard": None},
-                info=_combined(shards, infos) | {"conditions": conditions},
+                info=_combined_info(shards, infos) | {"conditions": conditions},
                 prompts=prompts,
             )
         )
-        for sample in _samples(shards, infos, prompts, conditions):
+        for sample in _samples_of_shards(shards, infos, prompts, conditions):
             merged.append(sample)
             if sample.scores:
                 merged.append_scores(sample.key, sample.scores)
 
 
-def _in_order(shards: list[RunStore]) -> list[RunStore]:
-    """Return the shards 1 to n, each there once."""
+def _shards_in_order(shards: list[RunStore]) -> list[RunStore]:
+    """1 to n, each there once."""
     names = [str(shard.run_info().get("shard")) for shard in shards]
     counts = {name.rpartition("/")[2] for name in names}
     if len(counts) != 1 or "None" in counts:
@@ -345,8 +347,8 @@ def _same_identity(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]
     return bare[0]
 
 
-def _dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
-    """Return the prompts in their order before they were dealt out to the shards, one each in turn."""
+def _prompts_dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
+    """As they were ordered before they were dealt out to the shards, one each in turn."""
     total = sum(len(hand) for hand in hands)
     for number, hand in enumerate(hands, start=1):
         due = len(range(number - 1, total, len(hands)))
@@ -360,13 +362,13 @@ def _dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
     return prompts
 
 
-def _samples(
+def _samples_of_shards(
     shards: Sequence[RunStore],
     infos: Sequence[Mapping[str, Any]],
     prompts: Sequence[Prompt],
     conditions: Sequence[Mapping[str, Any]],
 ) -> list[Sample]:
-    """Return every sample, prompt by prompt, with its shard; its condition counts in the whole run's list."""
+    """Prompt by prompt; a sample's condition counts in the whole run's list."""
     place = {prompt.example_id: number for number, prompt in enumerate(prompts)}
     samples = []
     for number, (shard, info) in enumerate(zip(shards, infos, strict=True), start=1):
@@ -383,8 +385,8 @@ _PEAKS = ("peak_memory_bytes", "device_peak_bytes")
 _OF_ONE_SHARD = ("environment", "models", *_PER_ARM, *_PEAKS, "bandwidth_bytes_per_s", "proof", "workers")
 
 
-def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what ``run.json`` records besides the identity: sums, common values, and each shard's own."""
+def _combined_info(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``run.json`` records besides the identity: sums, common values, and each shard's own."""
     # What was timed again is of one shard: the merged run has the timings that count alone.
     own = (
         "schema_version",

@@ -24,8 +24,8 @@ class _Told(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
-def _of(wanted: Any) -> AfterValidator:
-    """Return a check by a declared type, which needs no more than that type."""
+def _check_of_type(wanted: Any) -> AfterValidator:
+    """It needs no more than that type."""
 
     def checked(value: Any) -> Any:
         if fault := fault_of(value, wanted):
@@ -277,16 +277,16 @@ class _Run(_Told):
     cache_shared: bool | None = None
     peak_memory_bytes: Count | None = None
     device_peak_bytes: Count | None = None
-    conditions: list[Annotated[Facts, _of(Conditions)]] | None = None
+    conditions: list[Annotated[Facts, _check_of_type(Conditions)]] | None = None
     gpu: _Gpu | None = None
     workers: list[_Worker] | None = None
     stolen_share: FiniteFloat | None = None
     energy: _Energy | None = None
     environment: _Environment | None = None
     interval: Text | None = None
-    proof: Annotated[Facts, _of(Proof)] | None = None
-    stopping: Annotated[Facts, _of(Stopping)] | None = None
-    remeasured: Annotated[Facts, _of(Remeasured)] | None = None
+    proof: Annotated[Facts, _check_of_type(Proof)] | None = None
+    stopping: Annotated[Facts, _check_of_type(Stopping)] | None = None
+    remeasured: Annotated[Facts, _check_of_type(Remeasured)] | None = None
     corpus_figures: dict[str, dict[str, Any]] | None = None
     resumed: list[Facts] | None = None
     token_texts: dict[str, str] | None = None

@@ -24,24 +24,24 @@ def _faults(value: Any, wanted: Any, place: str) -> Iterator[str]:
     if wanted is float and value is None:
         return
     if get_origin(wanted) in (Union, UnionType):
-        yield from _of_none(value, wanted, place)
-    elif shallow := next(_shallow(value, wanted, place), None):
-        yield shallow
+        yield from _faults_of_union(value, wanted, place)
+    elif not _is_of_kind(value, wanted):
+        yield _wrong(value, wanted, place)
     else:
-        for each, kind, inner in _elements(value, wanted, place):
-            yield from _faults(each, kind, inner)
+        for element, kind, inner in _typed_elements(value, wanted, place):
+            yield from _faults(element, kind, inner)
 
 
-def _of_none(value: Any, wanted: Any, place: str) -> Iterator[str]:
-    """Yield what is wrong where no type of a union fits; of a container the place within it."""
+def _faults_of_union(value: Any, wanted: Any, place: str) -> Iterator[str]:
+    """Where no type fits; of a container the place within it."""
     faults = [next(_faults(value, each, place), None) for each in get_args(wanted)]
     if all(faults):
         within = [fault for fault in faults if fault and not fault.startswith(f"{place or 'it'} is ")]
         yield within[0] if within else _wrong(value, wanted, place)
 
 
-def _elements(value: Any, wanted: Any, place: str) -> Iterator[tuple[Any, Any, str]]:
-    """Yield what is in a container, with its type and place."""
+def _typed_elements(value: Any, wanted: Any, place: str) -> Iterator[tuple[Any, Any, str]]:
+    """(element, its type, its place) of a container."""
     inner = get_args(wanted)
     if fields := _fields(wanted):
         for name, kind in fields.items():
@@ -56,23 +56,20 @@ def _elements(value: Any, wanted: Any, place: str) -> Iterator[tuple[Any, Any, s
             yield each, inner[min(number, len(inner) - 1)] if fixed else inner[0], f"{place}[{number}]"
 
 
-def _shallow(value: Any, wanted: Any, place: str) -> Iterator[str]:
-    """Yield that a value is of another type, whatever it contains."""
+def _is_of_kind(value: Any, wanted: Any) -> bool:
+    """Whatever the value contains."""
     origin = get_origin(wanted) or wanted
     if origin is Any:
-        return
+        return True
     if origin is Literal:
-        fits = any(type(value) is type(each) and value == each for each in get_args(wanted))
-    elif _fields(wanted) or origin in (dict, Mapping):
-        fits = isinstance(value, dict)
-    elif origin in (list, tuple, Sequence):
-        fits = isinstance(value, list) and (origin is not tuple or _has_length(value, get_args(wanted)))
-    elif origin is float:
-        fits = type(value) in (int, float)
-    else:
-        fits = type(value) is (NoneType if origin is None else origin)
-    if not fits:
-        yield _wrong(value, wanted, place)
+        return any(type(value) is type(each) and value == each for each in get_args(wanted))
+    if _fields(wanted) or origin in (dict, Mapping):
+        return isinstance(value, dict)
+    if origin in (list, tuple, Sequence):
+        return isinstance(value, list) and (origin is not tuple or _has_length(value, get_args(wanted)))
+    if origin is float:
+        return type(value) in (int, float)
+    return type(value) is (NoneType if origin is None else origin)
 
 
 def _has_length(values: Sequence[Any], inner: Sequence[Any]) -> bool:
@@ -80,14 +77,13 @@ def _has_length(values: Sequence[Any], inner: Sequence[Any]) -> bool:
 
 
 def _wrong(value: Any, wanted: Any, place: str) -> str:
-    return f"{place or 'it'} is {as_typed(value)}, not {_named(wanted)}"
+    return f"{place or 'it'} is {as_typed(value)}, not {_name_in_json(wanted)}"
 
 
-def _named(wanted: Any) -> str:
-    """Return a type in JSON's words."""
+def _name_in_json(wanted: Any) -> str:
     words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
     if get_origin(wanted) in (Union, UnionType):
-        return " or ".join(dict.fromkeys(map(_named, get_args(wanted))))
+        return " or ".join(dict.fromkeys(map(_name_in_json, get_args(wanted))))
     if get_origin(wanted) is Literal:
         return " or ".join(map(as_typed, get_args(wanted)))
     is_list = (get_origin(wanted) or wanted) in (list, tuple, Sequence)
@@ -96,7 +92,7 @@ def _named(wanted: Any) -> str:
 
 @cache
 def _fields(wanted: Any) -> Mapping[str, Any]:
-    """Return the keys of a TypedDict or a dataclass with their types; empty for any other type."""
+    """Of a TypedDict or a dataclass the keys with their types; empty for any other type."""
     if not (hasattr(wanted, "__total__") or dataclasses.is_dataclass(wanted)):
         return {}
     hints = get_type_hints(wanted)

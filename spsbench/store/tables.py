@@ -170,7 +170,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _with_unknown_ranks(table: Any) -> Any:
-    """Return the Arrow table with null in place of ``UNRANKED``, so that nobody counts with it."""
+    """Null in place of ``UNRANKED``, so that nobody counts with it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -256,7 +256,7 @@ def read_tables(directory: Path, state: JournalState | None) -> dict[str, Any] |
             with open(path, "rb", opener=ordinary) as file:
                 if seal is not None and _digest(file) != seal.get(name):
                     return None
-                tables[name] = _whole(name, _read(file, most_rows), optional)
+                tables[name] = _whole(name, _table_of_file(file, most_rows), optional)
         except (OSError, ValueError, pa.ArrowException) as problem:
             if not is_last:
                 return None
@@ -280,8 +280,8 @@ def _whole(name: str, table: Any, optional: AbstractSet[str]) -> Any:
     return table
 
 
-def _read(file: BinaryIO, most_rows: float) -> Any:
-    """Return a table from a Parquet file; None if it has more rows."""
+def _table_of_file(file: BinaryIO, most_rows: float) -> Any:
+    """None if it has more rows."""
     import pyarrow.parquet as pq
 
     file.seek(0)
@@ -295,7 +295,7 @@ def _read(file: BinaryIO, most_rows: float) -> Any:
 
 
 def _seal(directory: Path, stamp: str) -> dict[str, str]:
-    """Return the hashes of the tables' files if they were made of the journal's present state, else {}."""
+    """Hashes of the tables' files if they were made of the journal's present state, else {}."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -311,14 +311,14 @@ def _seal(directory: Path, stamp: str) -> dict[str, str]:
 def _is_whole(name: str, table: Any, optional: AbstractSet[str]) -> bool:
     """Whether every column is there and of its type: the footer that names them has no checksum."""
     kinds = {field.name: field.type for field in table.schema}
-    wanted = _columns(name)
+    wanted = _columns_of_table(name)
     return wanted.keys() - optional <= kinds.keys() and all(
         kinds[column] == _arrow_type(kind) for column, kind in wanted.items() if column in kinds
     )
 
 
-def _columns(name: str) -> dict[str, str]:
-    """Return the columns that a table always has, and their kinds."""
+def _columns_of_table(name: str) -> dict[str, str]:
+    """Those that it always has, and their kinds."""
     if name == "samples":
         return SAMPLE_COLUMNS
     own = {"loops": {"loop": "int32"} | LOOP_KINDS, "tokens": TRACE_KINDS, "evidence": EVIDENCE_KINDS}
@@ -346,7 +346,7 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
         samples[name] = _LATER[name]
     for name in (name for name, kind in SAMPLE_COLUMNS.items() if kind == "map"):
         samples[name] = pd.Series([*samples[name]], index=samples.index, dtype=object)
-    none = pa.schema([(column, _arrow_type(kind)) for column, kind in _columns("evidence").items()])
+    none = pa.schema([(column, _arrow_type(kind)) for column, kind in _columns_of_table("evidence").items()])
     evidence = tables.get("evidence") or none.empty_table()
     loops = tables["loops"].to_pandas()
     tokens = tables["tokens"].to_pandas()

@@ -189,7 +189,7 @@ def averaged(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _loops(row: Mapping[str, Any]) -> Any:
-    """Return what loops drafted and accepted, and in which columns seconds are known."""
+    """What loops drafted and accepted, and in which columns seconds are known."""
     loops = row["loops"]
     if loops is None:
         return None

@@ -290,7 +290,9 @@ def test_no_joules_are_kept_of_an_external_engine(monkeypatch: pytest.MonkeyPatc
     arms = [Arm("ars", 0, engine, "greedy", SamplingParams(greedy=True)) for engine in ("eager", "openai:x")]
     answer = Generation([1], "text", None, 0.0, 0.0, "stop")
     monkeypatch.setattr(execute, "answers", lambda engine, requests: iter([(0, answer)]))
-    monkeypatch.setattr(execute, "_read", lambda pair, turn, answer: Sample("e", 0, turn.arm.name, 1, answer))
+    monkeypatch.setattr(
+        execute, "_sample_read_again", lambda pair, turn, answer: Sample("e", 0, turn.arm.name, 1, answer)
+    )
     config = SimpleNamespace(trace=0, fixed_length=False)
     plan: Any = SimpleNamespace(everyone=(), config=config, max_new_tokens=4, stop=())
     groups = [[Turn(Prompt("e", "", (1,), ""), 0, arm, 0, 0)] for arm in arms]

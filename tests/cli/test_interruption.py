@@ -255,7 +255,7 @@ def test_ray_does_not_keep_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
     before = signal.getsignal(signal.SIGTERM)
-    ray_pool._connect("ray://elsewhere")
+    ray_pool._join_or_start_cluster("ray://elsewhere")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -263,7 +263,7 @@ def test_a_follower_of_a_split_target_dies_silently(monkeypatch: pytest.MonkeyPa
     from spsbench.runner import ranks as follower
 
     heard = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, *SIGNALS)}
-    monkeypatch.setattr(follower, "_answer", lambda ranks: None)
+    monkeypatch.setattr(follower, "_carry_out_orders", lambda ranks: None)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with listening([]):

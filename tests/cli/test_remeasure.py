@@ -114,9 +114,9 @@ def test_a_killed_run_goes_on_timing_again(
             raise KeyboardInterrupt
         return reading(*given)
 
-    reading = remeasure.Remeasuring._made_of
+    reading = remeasure.Remeasuring._retimed_sample
     with monkeypatch.context() as patched:
-        patched.setattr(remeasure.Remeasuring, "_made_of", interrupted)
+        patched.setattr(remeasure.Remeasuring, "_retimed_sample", interrupted)
         first = cli("run", "xsum", *FLAGS, "--out", tmp_path / "run")
     assert first.code == 130
     with RunStore.open(tmp_path / "run") as store:
@@ -136,13 +136,13 @@ def test_other_tokens_from_the_same_seed_are_a_finding(
     others(lambda number: 10.0 if number < 6 else 0.0)
     quiet = cli("run", "xsum", *FLAGS, *hot, "--remeasure", "0", "--out", tmp_path / "quiet")
     others(lambda number: 10.0 if number < 6 else 0.0)
-    groups = remeasure.Remeasuring._groups
+    groups = remeasure.Remeasuring._shuffled_groups
 
     def otherwise(*given: Any) -> Any:
         for group in groups(*given):
             yield [replace(turn, seed=turn.seed + 1) for turn in group]
 
-    monkeypatch.setattr(remeasure.Remeasuring, "_groups", otherwise)
+    monkeypatch.setattr(remeasure.Remeasuring, "_shuffled_groups", otherwise)
     result = cli("run", "xsum", *FLAGS, *hot, "--out", tmp_path / "run")
     assert result.code == quiet.code == 0, result.err
     run, summary = of(tmp_path / "run")

@@ -89,13 +89,13 @@ def test_an_answer_of_the_other_arm_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer
 ) -> None:
     """The control of the test above: everybody is given the answer of ArS."""
-    honest = dialogue.Dialogues._sample
+    honest = dialogue.Dialogues._finished_sample
 
     def of_ars(self: dialogue.Dialogues, example_id: str, turn: Any) -> Any:
         ars = next(arm for arm in self.plan.arms if arm.method == "ars")
         return honest(self, example_id, replace(turn, arm=ars)) or honest(self, example_id, turn)
 
-    monkeypatch.setattr(dialogue.Dialogues, "_sample", of_ars)
+    monkeypatch.setattr(dialogue.Dialogues, "_finished_sample", of_ars)
     assert call(*RUN, "--limit", "4", "--out", tmp_path / "run").code == 0
     found = strangers(tmp_path / "run", tokenizer)
     assert found

@@ -121,13 +121,13 @@ def test_it_is_enumerated_once_and_again_where_the_file_changed(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    real = module._enumerated
+    real = module._claim_by_enumeration
 
     def counted(*specs: Any) -> Any:
         asked.append("enumerated")
         return real(*specs)
 
-    monkeypatch.setattr(module, "_enumerated", counted)
+    monkeypatch.setattr(module, "_claim_by_enumeration", counted)
     for _ in range(2):
         claims([arm(f"{file}:RIGHT")])
     assert len(asked) == 1

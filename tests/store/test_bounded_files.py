@@ -28,7 +28,7 @@ def counts(**changes: Any) -> foreign.FileContent:
         "acceptance_histogram": {"0": 1, "3": 1},
     }
     found = foreign.FileContent(foreign.GUIDELLM)
-    foreign._stats(stats | changes, 5, "", found)
+    foreign._add_vllm_record(stats | changes, 5, "", found)
     return found
 
 

@@ -62,7 +62,7 @@ def counted(device: Device, engine: Any, *requests: Request) -> Counted:
 
         replace(LoopBuffer, "flush", RECORD)
         if isinstance(engine, BatchedEngine):
-            replace(engine, "_refill", PREFILL)
+            replace(engine, "_fill_free_rows", PREFILL)
             replace(engine._batch, "loop", LOOP)
         else:
             replace(engine, "start", PREFILL)
