@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -38,6 +39,35 @@ class TreeShape(NamedTuple):
     optimum: float | None
 
 
+class _Place(NamedTuple):
+    """A node of a tree that stands, or its root.
+
+    Attributes:
+        below: the nodes after it, in the order of drawing.
+        went: which of them stands; 0 where none does.
+    """
+
+    node: int
+    below: Sequence[int]
+    went: int
+
+
+def _places_reached(draft: Draft, path: Sequence[int]) -> list[_Place]:
+    below = defaultdict[int, list[int]](list)
+    for node, parent in enumerate(draft.above):
+        below[parent].append(node)
+    inner = [_Place(node, below[node], below[node].index(next_)) for node, next_ in pairwise((ROOT, *path))]
+    last = path[-1] if path else ROOT
+    return [*inner, _Place(last, below[last], 0)]
+
+
+def _depth(parents: Sequence[int]) -> int:
+    depth_of = {ROOT: 0}
+    for node, parent in enumerate(parents):
+        depth_of[node] = depth_of[parent] + 1
+    return max(depth_of.values())
+
+
 @dataclass(slots=True)
 class TruncatedLoop:
     """A decoded loop with what the stop rule kept of it.
@@ -62,25 +92,24 @@ class TruncatedLoop:
         decoded, draft = self.decoded, self.decoded.draft
         if draft is None or draft.parents is None:
             return self
-        path, depths = decoded.path or (), [0]
-        children: list[list[int]] = [[] for _ in range(len(draft.tokens) + 1)]
-        for node, parent in enumerate(draft.parents):
-            children[parent + 1].append(node)
-            depths.append(depths[parent + 1] + 1)
-        places = (ROOT, *path)
-        first = [below[0] for place in places if (below := children[place + 1])]
-        siblings = tuple(children[place + 1].index(node) for place, node in pairwise(places))
+        places = _places_reached(draft, decoded.path or ())
+        tested = [place for place in places if place.below]
+        first = [place.below[0] for place in tested]
         own_rows = draft.own_rows
         u = decoded.u[-len(draft.tokens) - 1 :]
-        optimum = most_of_certain(decoded.target_rows, draft, end_ids) if own_rows is None else None
         chain = replace(
             decoded,
-            target_rows=decoded.target_rows.take([place + 1 for place in places]),
+            target_rows=decoded.target_rows.take([place.node + 1 for place in places]),
             draft=Draft(draft.tokens[first], None if own_rows is None else own_rows.take(first)),
-            u=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
+            u=torch.cat([u[[place.below[place.went] for place in tested]], u[-1:]]),
             path=None,
         )
-        branches = TreeShape(len(draft.tokens), max(depths), siblings, optimum)
+        branches = TreeShape(
+            nodes=len(draft.tokens),
+            depth=_depth(draft.parents),
+            siblings=tuple(place.went for place in places[:-1]),
+            optimum=most_of_certain(decoded.target_rows, draft, end_ids) if own_rows is None else None,
+        )
         return replace(self, decoded=chain, branches=branches)
 
     @property

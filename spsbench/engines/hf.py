@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -112,21 +112,29 @@ class HFGenerateEngine:
         """One record for each forward of the target; only the whole loop is timed."""
         rows = [rows[0] - prompt_tokens + 1, *rows[1:]]
         loops = []
-        for number, (emitted, fresh) in enumerate(watcher.steps):
+        for number, step in enumerate(watcher.steps):
             drafted = rows[number] - 1
-            accepted = min(fresh - 1, drafted)
+            accepted = min(step.written - 1, drafted)
             loops.append(
                 Loop(
                     drafted=drafted,
                     accepted=accepted,
-                    emitted=emitted,
+                    emitted=step.kept,
                     tested=min(accepted + 1, drafted),
                     beta_sum=float("nan"),
-                    truncated=fresh - emitted,
-                    **phase_seconds({"other": watcher.seconds[number]}, phases=False),
+                    truncated=step.written - step.kept,
+                    **phase_seconds({"other": step.seconds}, phases=False),
                 )
             )
         return loops
+
+
+class _Step(NamedTuple):
+    """A loop as it is seen from outside; the first one's seconds include reading the prompt."""
+
+    written: int
+    kept: int
+    seconds: float
 
 
 class _Watcher:
@@ -135,8 +143,7 @@ class _Watcher:
     def __init__(self, stop: StopRule, prompt_tokens: int) -> None:
         self.tokens: list[int] = []
         self.reason: FinishReason | None = None
-        self.steps: list[tuple[int, int]] = []
-        self.seconds: list[float] = []  # of each loop; the first one's includes reading the prompt
+        self.steps: list[_Step] = []
         self._stop, self._read = stop, prompt_tokens
         self._last = time.perf_counter()
 
@@ -146,9 +153,8 @@ class _Watcher:
         self._read = ids.shape[1]
         kept, self.reason = self._stop.cut(self.tokens, fresh)
         self.tokens += fresh[:kept]
-        self.steps.append((kept, len(fresh)))
         now = time.perf_counter()
-        self.seconds.append(now - self._last)
+        self.steps.append(_Step(len(fresh), kept, now - self._last))
         self._last = now
         return torch.full((1,), self.reason is not None, device=ids.device)
 

@@ -83,7 +83,7 @@ def draft_blocks(generation: Generation) -> list[ReadBlock]:
     return blocks
 
 
-class _Row(NamedTuple):
+class _HeldRows(NamedTuple):
     """Of rows that loops had, n each.
 
     Attributes:
@@ -107,7 +107,7 @@ class _Reading(NamedTuple):
         choices: how often something was chosen otherwise than in the first reading, see ``_turned``.
     """
 
-    rows: _Row
+    rows: _HeldRows
     possible: list[int]
     explains: Tensor
     choices: Sums
@@ -149,7 +149,7 @@ class RowsHeld:
         self._read_in_blocks = _part_in_blocks(len(self._tokens), seed)
         self._witness: list[Tensor] = []
         self._blocks = blocks
-        self._rows: list[_Row] = []
+        self._rows: list[_HeldRows] = []
         self._impossible: list[int] = []
 
     def add(self, first: int, logits: Tensor, impossible: Tensor | None = None) -> None:
@@ -168,11 +168,11 @@ class RowsHeld:
             if low < high:
                 self._witness.append(logits[low:high].clone())
 
-    def _compared(self, first: int, logits: Tensor, slack: float) -> list[_Row]:
+    def _compared(self, first: int, logits: Tensor, slack: float) -> list[_HeldRows]:
         held = []
         for places, kept_rows in _portions_of(self._kept, first, len(logits), logits.shape[-1]):
             apart = rows_apart(kept_rows.to(logits.device), logits[places], self._sampling, slack)
-            held.append(_Row(places + first, apart.distance.cpu(), apart.beyond.cpu()))
+            held.append(_HeldRows(places + first, apart.distance.cpu(), apart.beyond.cpu()))
         return held
 
     def sums(self) -> Sums:
@@ -190,10 +190,10 @@ class RowsHeld:
         """
         if not self._rows:
             return {}
-        rows = _Row(*(torch.cat(columns) for columns in zip(*self._rows, strict=True)))
+        rows = _HeldRows(*(torch.cat(columns) for columns in zip(*self._rows, strict=True)))
         sums: Sums = {"": float(len(rows.places)), "_apart": float(rows.distance.sum()), "_beyond": 0.0}
         if not self._is_precise:
-            sums |= self._measured()
+            sums |= self._own_distances()
         if self._is_precise:
             sums["_beyond"] = float(rows.beyond.sum())
         explained = list[int]()
@@ -212,7 +212,7 @@ class RowsHeld:
             sums["_possible"] = float(len(explained) + len(self._possible_alone(left)))
         return {f"{DECIDED}_rows_{self._role}{name}": value for name, value in sums.items()}
 
-    def _measured(self) -> Sums:
+    def _own_distances(self) -> Sums:
         """How far the forward is from itself where it reads a part in blocks, and what it chose otherwise."""
         first, end = self._read_in_blocks
         sums: Sums = {"_measured": float(end - first)}
@@ -274,7 +274,7 @@ class RowsHeld:
             part = next(parts, None)
         whole_choices.forward_ended(len(sequence))
         stream, limit, slack = _Stream(blocks), tolerance(self._model.dtype), self._slack
-        rows, shifted, allowed, first = list[_Row](), list[Tensor](), list[bool](), 0
+        rows, shifted, allowed, first = list[_HeldRows](), list[Tensor](), list[bool](), 0
         while part is not None:
             read = stream.take(len(part))
             history = ids[: before + first + len(read) - 1]
@@ -291,7 +291,7 @@ class RowsHeld:
             allowed += self._possible(first, logits)
             first += len(part)
             part = next(parts, None)
-        held = _Row(*(torch.cat(columns) for columns in zip(*rows, strict=True)))
+        held = _HeldRows(*(torch.cat(columns) for columns in zip(*rows, strict=True)))
         explains = torch.zeros(n, dtype=torch.bool)
         near = torch.cat(shifted) <= limit
         explains[: len(near)] = near

@@ -50,8 +50,8 @@ from spsbench.runner.worker import (
     Introduction,
     Item,
     RayPool,
+    blocks_to_measure,
     hand_out,
-    measuring,
     ray_pool,
 )
 from spsbench.stats.conditions import unlike
@@ -269,7 +269,7 @@ def _measure_sequences(
     condition = dict(zip(facts, settle(store, settled), strict=True))
     places = _Places(store, workers, condition)
     store.note(proof=None, energy=noted(_UNCOUNTED, store.run_info()))
-    for worker, _, sample in workers.done(measuring(missing), watcher):
+    for worker, _, sample in workers.done(blocks_to_measure(missing), watcher):
         sample.condition = condition[worker]
         sample.conditions[WORKER] = float(places.of(worker))
         store.append(sample)
@@ -321,11 +321,11 @@ def _scores_by_workers(
 ) -> Scores:
     """A ``Scorer`` by one worker of each machine: judging programs takes all of its cores."""
     one_each = {workers.known[worker].machine: worker for worker in workers.pool.workers}
-    for answer in workers.done(scoring(samples, prompts), watcher, list(one_each.values())):
+    for answer in workers.done(blocks_to_score(samples, prompts), watcher, list(one_each.values())):
         yield answer.key, answer.value
 
 
-def scoring(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Block]:
+def blocks_to_score(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Block]:
     """Return blocks of outputs to be scored; those of an example stay together, being judged alike."""
     ordered = sorted(samples, key=lambda sample: sample.example_id)
     blocks, items = [], list[Item]()

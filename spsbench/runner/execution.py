@@ -76,13 +76,13 @@ def execute(
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
     gpu = Gpu.of(plan.device)
-    identity, info, now = _start(plan, directory, gpu, resume=resume, allow_mixed=allow_mixed)
+    identity, info, now = _start_facts(plan, directory, gpu, resume=resume, allow_mixed=allow_mixed)
     with opened(plan, directory, identity, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
         again = is_due(plan, store)
         if missing or proof_is_due(store) or again:
-            _generate(
+            _measure_and_prove(
                 plan, store, missing, watcher, now, rule, pair, gpu, again=again, allow_mixed=allow_mixed
             )
         if rule is not None:
@@ -110,10 +110,10 @@ def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = sco
 def require_continuable(plan: Plan, directory: Path, *, allow_mixed: bool = False) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
-        _start(plan, directory, Gpu.of(plan.device), resume=True, allow_mixed=allow_mixed)
+        _start_facts(plan, directory, Gpu.of(plan.device), resume=True, allow_mixed=allow_mixed)
 
 
-class _Start(NamedTuple):
+class _StartFacts(NamedTuple):
     """What run.json says of a plan, and the conditions under which it is measured now."""
 
     identity: dict[str, Any]
@@ -121,14 +121,16 @@ class _Start(NamedTuple):
     now: Conditions
 
 
-def _start(plan: Plan, directory: Path, gpu: Gpu | None, *, resume: bool, allow_mixed: bool) -> _Start:
-    """See ``_Start``; refuse to resume another run, and other conditions than before unless they may mix."""
+def _start_facts(
+    plan: Plan, directory: Path, gpu: Gpu | None, *, resume: bool, allow_mixed: bool
+) -> _StartFacts:
+    """Resuming another run is refused, and under other conditions than before unless they may mix."""
     identity, info = plan.identity(), plan.info()
     now = conditions.conditions_of(plan, info["environment"], gpu)
     if resume:
         asked = [] if allow_mixed else [now]
         conditions.require_unchanged(directory, plan, identity, asked, latest=True)
-    return _Start(identity, info, now)
+    return _StartFacts(identity, info, now)
 
 
 def proof_is_due(store: RunStore) -> bool:
@@ -136,7 +138,7 @@ def proof_is_due(store: RunStore) -> bool:
     return store.run_info().get("proof", "none was begun") is None
 
 
-def _generate(
+def _measure_and_prove(
     plan: Plan,
     store: RunStore,
     missing: list[Turn],
@@ -184,20 +186,20 @@ def _generate(
                 plan.device, plan.config.ranks, placed=plan.placement is not None
             )
             store.note(energy=conditions.noted(meter_choice, store.run_info()))
-            timer = _Timer(plan, store, engines, pair, meter_choice.meter, gpu, condition)
+            sampler = _Sampler(plan, store, engines, pair, meter_choice.meter, gpu, condition)
             with _gpu_recorded(gpu, engines, pair, store, watcher):
                 if due:
-                    timer.measure(due, rule, len(peers.left_out), watcher)
+                    sampler.generate(due, rule, len(peers.left_out), watcher)
                 else:
                     warm_up(plan, engines, next(all_turns(plan)))
-                timer.measure_again(watcher)
+                sampler.time_again(watcher)
             store.note(peak_memory_bytes=peak_memory_bytes(), **device_peak(plan.device))
             _note_external_engines(store, peers)
         prove(plan, store, pair, backends, watcher)
 
 
 @dataclass(frozen=True, slots=True)
-class _Timer:
+class _Sampler:
     """Has sequences generated, and puts each into the store at once, under one ``condition``."""
 
     plan: Plan
@@ -212,10 +214,10 @@ class _Timer:
     def _ask_turns(self) -> Callable[[Turn], Turn]:
         return Dialogues(self.plan, self.store).asked
 
-    def measure(
+    def generate(
         self, due: list[Turn], rule: stopping.StoppingRule | None, left_out: int, watcher: Watcher
     ) -> None:
-        """Measure the turns that are due; with a ``rule`` as many as it allows."""
+        """Generate what is due; with a ``rule`` as much as it allows."""
         plan, store = self.plan, self.store
         watcher.started(plan.total, plan.total - len(due), plan.arms)
         first = due[0] if due[0].prompt.ids else next(all_turns(plan))
@@ -240,11 +242,11 @@ class _Timer:
         if rule is not None:
             rule.note(store, ended=True)
 
-    def measure_again(self, watcher: Watcher) -> None:
+    def time_again(self, watcher: Watcher) -> None:
         """Time again what CPU contention disturbed, and all of a short run."""
-        Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
+        Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._timed_again, watcher)
 
-    def _anew(self, groups: Iterable[list[Turn]], read: Read) -> Iterator[Sample]:
+    def _timed_again(self, groups: Iterable[list[Turn]], read: Read) -> Iterator[Sample]:
         return generated_samples(
             self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu, self._ask_turns
         )

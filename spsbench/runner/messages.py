@@ -92,21 +92,14 @@ class ModelsInWorkers(Message):
 
 @dataclass(frozen=True, slots=True)
 class RecommendedSampling(Message):
-    """What the target's own sampling is, which an arm has by that name."""
+    """The target's own sampling, and whether an arm has it by that name."""
 
     sampling: str
+    is_used: bool
 
     def __str__(self) -> str:
-        return f"The model's own sampling: {self.sampling}"
-
-
-@dataclass(frozen=True, slots=True)
-class UnusedRecommendation(Message):
-    """The target's own sampling, which no arm has."""
-
-    sampling: str
-
-    def __str__(self) -> str:
+        if self.is_used:
+            return f"The model's own sampling: {self.sampling}"
         return f"The model recommends {self.sampling}: --sampling {RECOMMENDED}"
 
 
@@ -277,17 +270,6 @@ class LimitedAttention(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineEnded(Message):
-    """Why an engine did not start; ``last_line`` is its log's."""
-
-    reason: str
-    last_line: str
-
-    def __str__(self) -> str:
-        return f"{self.reason} (its log ends: {self.last_line})" if self.last_line else self.reason
-
-
-@dataclass(frozen=True, slots=True)
 class ArmLeftOut(Message):
     arm: str
     reason: str
@@ -331,16 +313,6 @@ class WorkerLost(Message):
 
     def __str__(self) -> str:
         return f"The worker {self.worker} was lost: {self.reason} Its unfinished work is reassigned."
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer(Message):
-    """Why a worker counts as lost."""
-
-    within_s: float | None
-
-    def __str__(self) -> str:
-        return f"it did not answer within {self.within_s:g} s."
 
 
 @dataclass(frozen=True, slots=True)

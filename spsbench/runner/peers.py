@@ -22,7 +22,7 @@ from spsbench.models.pair import Pair
 from spsbench.models.source import ModelSource, files_of
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.parts.external.registry import find_peer
-from spsbench.runner.messages import RULE_NOT_REPORTED, EngineEnded
+from spsbench.runner.messages import RULE_NOT_REPORTED
 from spsbench.runner.planning import Plan
 
 
@@ -70,7 +70,7 @@ class PeerArms(ExitStack):
                     self._described[setting] = self.engine(arm).describe()
                 except (PeerGone, UnavailableError) as error:
                     last = _last_line(self._logs / _log_name(arm))
-                    self._described[setting] = str(EngineEnded(str(error), last))
+                    self._described[setting] = f"{error} (its log ends: {last})" if last else str(error)
             described = self._described[setting]
             if isinstance(described, str):
                 self.left_out[arm] = described

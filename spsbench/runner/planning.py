@@ -37,7 +37,7 @@ from spsbench.runner.engines import (
 )
 from spsbench.runner.later_turns import with_later_turns
 from spsbench.runner.material import Material, read_prompts
-from spsbench.runner.messages import BeamVerification, RecommendedSampling, UnusedRecommendation
+from spsbench.runner.messages import BeamVerification, RecommendedSampling
 from spsbench.runner.models import Models, computed
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
@@ -296,10 +296,10 @@ def _recommendation(task: Task, arms: Sequence[Arm], own: SamplingParams | None)
     if RECOMMENDED in task.samplings or all(sampling.beam for sampling in samplings.values()):
         return None
     if RECOMMENDED in samplings:
-        return RecommendedSampling(samplings[RECOMMENDED].described)
+        return RecommendedSampling(samplings[RECOMMENDED].described, is_used=True)
     if own is None or own in samplings.values():
         return None
-    return UnusedRecommendation(own.described)
+    return RecommendedSampling(own.described, is_used=False)
 
 
 def _models(

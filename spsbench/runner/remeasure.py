@@ -34,7 +34,7 @@ _HOPELESS = 40
 """After so many rounds in a row of which none came out clean the rest is left as it is."""
 
 Read = Callable[[Turn, Attempt], Sample]
-Measure = Callable[[Iterable[list[Turn]], Read], Iterator[Sample]]
+Generate = Callable[[Iterable[list[Turn]], Read], Iterator[Sample]]
 """Has turns generated, each group at once, and makes samples of the answers."""
 
 
@@ -79,7 +79,7 @@ class Remeasuring:
         """Return whether there is a round to be timed again, and time for it."""
         return bool(self._due_rounds())
 
-    def carry_out(self, measure: Measure, watcher: Watcher) -> None:
+    def carry_out(self, generate: Generate, watcher: Watcher) -> None:
         """Time rounds again, each timing into the store at once."""
         ended: RemeasuringEnd | None = None
         hopeless, announced = 0, set[bool]()
@@ -98,7 +98,7 @@ class Remeasuring:
                     ended = "hopeless"
                     break
                 made: list[Timing] = []
-                for sample in measure(
+                for sample in generate(
                     self._shuffled_groups(place, attempt), partial(self._retimed_sample, attempt)
                 ):
                     sample.condition = self._condition

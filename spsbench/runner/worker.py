@@ -26,14 +26,16 @@ from spsbench.base.cluster import FLAG, LOCAL
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.base.files import plain
+from spsbench.base.records import Arm
 from spsbench.config import RunConfig
+from spsbench.engines.local import Engine
 from spsbench.models.device import Gpu
 from spsbench.models.pair import Pair
 from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execution import facts_of, generated_samples, load, warm_up
 from spsbench.runner.finishing import peak_memory_bytes
-from spsbench.runner.messages import CONTINUE, NoAnswer
+from spsbench.runner.messages import CONTINUE
 from spsbench.runner.planning import Plan, plan
 from spsbench.runner.proof import proven
 from spsbench.runner.turns import Turn, all_turns, together
@@ -78,7 +80,7 @@ class Lost(NamedTuple):
     reason: str
 
 
-def measuring(turns: Iterable[Turn]) -> list[Block]:
+def blocks_to_measure(turns: Iterable[Turn]) -> list[Block]:
     """Return a block for every prompt, or wave of prompts: all of its samples and arms, in their order.
 
     They are compared with each other, so one worker measures them. Larger blocks would gain nothing, since a
@@ -173,6 +175,39 @@ class Introduction:
         return f"{self.machine}:{self.process}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The models and engines of a plan."""
+
+    plan: Plan
+    pair: Pair
+    backends: EngineFactory
+    engines: dict[Arm, Engine]
+    turns: dict[Key, Turn]
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Loaded:
+        pair = load(plan)
+        backends = EngineFactory(pair, plan.slots, corpus=tuple(prompt.ids for prompt in plan.prompts))
+        turns = {turn.key: turn for turn in all_turns(plan)}
+        return cls(plan, pair, backends, backends.all(plan.arms), turns)
+
+    def warm_up(self) -> None:
+        warm_up(self.plan, self.engines, next(iter(self.turns.values())))
+
+    def facts(self) -> dict[str, Any]:
+        return facts_of(self.plan, self.engines, self.pair, self.backends.fallbacks)
+
+    def samples(self, items: Sequence[Item]) -> Iterator[tuple[Key, Any]]:
+        turns = [self.turns[item.key] for item in items]
+        for sample in generated_samples(self.plan, self.engines, together(turns), self.pair):
+            yield sample.key, sample
+
+    def proofs(self, items: Sequence[Item]) -> Iterator[tuple[Key, Any]]:
+        for item in items:
+            yield item.key, proven(self.plan, self.pair, self.backends)
+
+
 class RunWorker:
     """Measures what it is given; asked in this order: ``introduce``, ``prepare``, ``load``, ``work``."""
 
@@ -180,6 +215,8 @@ class RunWorker:
         self._config = config
         with suppress(OSError):
             os.chdir(folder)
+        self._plan: Plan | None = None
+        self._loaded: _Loaded | None = None
         self._answers: Iterator[tuple[Key, Any]] = iter(())
 
     def introduce(self) -> Introduction:
@@ -189,7 +226,7 @@ class RunWorker:
     def prepare(self, identity: dict[str, Any]) -> Conditions:
         """Find task, data and models; return the conditions that this worker measures under."""
         with _errors_name_this_machine():
-            self._plan: Plan = plan(self._config, later_turns=True)
+            self._plan = plan(self._config, later_turns=True)
             if lines := differences(identity, plain(self._plan.identity())):
                 raise UsageError(
                     "\n".join(
@@ -203,37 +240,34 @@ class RunWorker:
 
     def load(self) -> dict[str, Any]:
         """Load the models and warm every arm up; return what run.json keeps of them, see ``facts_of``."""
+        assert self._plan is not None, "prepared first"
         with _errors_name_this_machine():
-            self._pair: Pair = load(self._plan)
-            corpus = tuple(prompt.ids for prompt in self._plan.prompts)
-            self._backends = EngineFactory(self._pair, self._plan.slots, corpus=corpus)
-            self._engines = self._backends.all(self._plan.arms)
-            self._turns = {turn.key: turn for turn in all_turns(self._plan)}
-            warm_up(self._plan, self._engines, next(iter(self._turns.values())))
-        return facts_of(self._plan, self._engines, self._pair, self._backends.fallbacks)
+            self._loaded = _Loaded.of(self._plan)
+            self._loaded.warm_up()
+        return self._loaded.facts()
 
     def work(self, block: Block | None = None) -> tuple[Key, Any] | None:
         """Return the next item's key and answer; None when the block is done."""
         if block is not None:
-            self._answers = getattr(self, f"_{block.work}")(block.items)
+            self._answers = self._answers_to(block)
         return next(self._answers, None)
 
     def peak_memory_bytes(self) -> int:
         return peak_memory_bytes()
 
-    def _measure(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:
-        turns = [self._turns[item.key] for item in items]
-        for sample in generated_samples(self._plan, self._engines, together(turns), self._pair):
-            yield sample.key, sample
+    def _answers_to(self, block: Block) -> Iterator[tuple[Key, Any]]:
+        if block.work == "score":  # for which nothing is loaded
+            return self._scores(block.items)
+        assert self._loaded is not None, "loaded first"
+        return (
+            self._loaded.samples(block.items) if block.work == "measure" else self._loaded.proofs(block.items)
+        )
 
-    def _score(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:
+    def _scores(self, items: Sequence[Item]) -> Iterator[tuple[Key, Any]]:
+        assert self._plan is not None, "prepared first"
         prompts, texts = zip(*(item.content for item in items), strict=True)
         scores = self._plan.task.score(prompts, texts)
         yield from zip((item.key for item in items), scores, strict=True)
-
-    def _prove(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:
-        for item in items:
-            yield item.key, proven(self._plan, self._pair, self._backends)
 
 
 @contextmanager
@@ -294,7 +328,8 @@ class RayPool:
         for answer, worker in worker_of.items():
             if answer not in ready:
                 self._drop(worker)
-                reasons.append(str(NoAnswer(within_s)))
+                why = f"it did not answer within {within_s:g} s."
+                reasons.append(why)
                 continue
             try:
                 answer_of[worker] = _result_of(answer)

@@ -18,9 +18,9 @@ from spsbench.runner.conditions import software_of, with_sharing
 from spsbench.runner.distributed import (
     WorkerSet,
     _Places,
+    blocks_to_score,
     require_memory_of_machines,
     require_same_software,
-    scoring,
     useful_workers,
 )
 from spsbench.runner.planning import Plan, plan
@@ -88,7 +88,7 @@ def test_outputs_of_an_example_are_scored_in_one_block() -> None:
         Sample(f"e{index}", 0, arm, 1, generation) for arm in ("ars", "sps", "draft") for index in range(25)
     ]
     prompts = {f"e{index}": Prompt(f"e{index}", "text", (1,), "") for index in range(25)}
-    blocks = scoring(samples, prompts)
+    blocks = blocks_to_score(samples, prompts)
     assert sorted(item.key for block in blocks for item in block.items) == sorted(s.key for s in samples)
     held = [{item.key[0] for item in block.items} for block in blocks]
     assert len(blocks) > 1

@@ -11,7 +11,7 @@ import pytest
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.runner.turns import derive_seed, interleaved
-from spsbench.runner.worker import MOST_LOST, Block, Completed, Free, Item, Lost, hand_out, measuring
+from spsbench.runner.worker import MOST_LOST, Block, Completed, Free, Item, Lost, blocks_to_measure, hand_out
 from spsbench.store import Key
 
 SAMPLING = SamplingParams()
@@ -20,7 +20,7 @@ ARMS = (Arm("ars", 0, "eager", "nucleus", SAMPLING), Arm("sps", 4, "eager", "nuc
 
 def blocks(prompts: int, samples: int = 2) -> list[Block]:
     asked = [Prompt(f"p{index}", "text", (1, 2), "reference") for index in range(prompts)]
-    return measuring(interleaved(asked, samples, ARMS, 0))
+    return blocks_to_measure(interleaved(asked, samples, ARMS, 0))
 
 
 @dataclass
@@ -157,7 +157,7 @@ def test_however_workers_die_everything_is_done_once(seed: int) -> None:
 def test_with_batches_a_block_is_a_wave_of_whole_prompts() -> None:
     asked = [Prompt(f"p{index}", "text", (1, 2), "reference") for index in range(6)]
     arms = (*ARMS, replace(ARMS[1], batch=2))
-    found = measuring(interleaved(asked, 1, arms, 0))
+    found = blocks_to_measure(interleaved(asked, 1, arms, 0))
     assert [{item.key[0] for item in block.items} for block in found] == [
         {"p0", "p1", "p2", "p3"},
         {"p4", "p5"},
