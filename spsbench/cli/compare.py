@@ -63,7 +63,9 @@ def compare(asked: CompareOptions) -> None:
     if lost := [*map(unfinished, compared["unfinished"])]:
         raise GateFailed(f"times of B do not stand for its prompts: {'; '.join(lost)}.", flag="--gate")
     if failed := slower(compared, allowed):
-        raise GateFailed(f"B is slower than A by more than {asked.gate}: {'; '.join(failed)}.", flag="--gate")
+        raise GateFailed(
+            f"B is slower than A by more than {asked.gate}: {'; '.join(map(str, failed))}.", flag="--gate"
+        )
     if open_arms := undecided(compared, allowed):
         say(SlowdownPossible(str(asked.gate), tuple(open_arms)), quiet=asked.quiet)
 

@@ -250,7 +250,7 @@ def _engines() -> str:
 def _energy() -> str:
     """Return which meters count joules here, for a run on the CPU and on a GPU."""
     from spsbench.base.energy import find_nvml, find_rapl
-    from spsbench.stats.conditions import significant
+    from spsbench.stats.messages import significant
 
     sources = [find_rapl(), find_nvml()]
     counting = [

@@ -93,12 +93,11 @@ class ProcessesLeftOut(Message):
 class WayToTimeAgain(Message):
     """Of times that do not decide, or that cannot be trusted."""
 
-    is_undecided: bool
+    purpose: str
     command: str
 
     def __str__(self) -> str:
-        purpose = "To settle it" if self.is_undecided else "To time it again"
-        return f"{purpose}, when less else runs: {self.command}"
+        return f"{self.purpose}, when less else runs: {self.command}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def start_run(options: RunOptions) -> None:
         say_reading(known[0], quiet=quiet)
         say(CHECKING, quiet=quiet)
         from spsbench.runner import execute, execute_on, plan
-        from spsbench.stats.conditions import is_trusted, is_undecided
+        from spsbench.stats.conditions import disturbance
 
         ready = plan(config, known, choose_engine=True, later_turns=True)
         hint(ready.recommendation, quiet=quiet)
@@ -161,9 +161,10 @@ def start_run(options: RunOptions) -> None:
             )
         show_summary(outcome.summary, as_json=options.json, quiet=quiet)
         say(Everything(outcome.directory), quiet=quiet)
-        if not is_trusted(outcome.summary):
+        contention = disturbance(outcome.summary)
+        if contention is not None and not contention.decides:
             again = resume_command(outcome.directory, "--remeasure", "10min", *spread)
-            say(WayToTimeAgain(is_undecided(outcome.summary), again), quiet=quiet)
+            say(WayToTimeAgain(contention.purpose, again), quiet=quiet)
         report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
         say(WayToFigures(report), quiet=quiet)
         _judge(outcome.summary, gates, options.expect)

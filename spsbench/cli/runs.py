@@ -50,14 +50,14 @@ def _answers(summary: Summary) -> Row:
     """Return what a summary answers: how fast, and whether the distribution is the target's."""
     from spsbench.report.judgement import judged_arms
     from spsbench.report.wording import full_name
-    from spsbench.stats.conditions import step
+    from spsbench.stats.conditions import times_label
 
     several = len({row["sampling"] for row in summary["rows"]}) > 1
     name = full_name if several else label
     return {
         "state": "complete" if summary["complete"] else "unfinished",
         "law": summary.get("law"),
-        "times": step(summary),
+        "times": times_label(summary),
         "losslessness": {
             arm["arm"]: arm["verdict"] for arm in judged_arms(summary) if arm["method"] == "sps"
         },

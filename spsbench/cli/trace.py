@@ -106,7 +106,7 @@ def trace(options: TraceOptions) -> None:
     elapsed_s = perf_counter() - started_s
     shares = {name: lost_s / elapsed_s for name, lost_s in taken_since(before).items()}
     facts = _facts(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)) | {
-        "untrusted": taken_too_much(shares)
+        "untrusted": [*map(str, taken_too_much(shares))]
     }
     if options.json:
         print_json(facts | {"prompt": text, "tokens": [asdict(token) for token in tokens]})

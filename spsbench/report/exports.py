@@ -16,7 +16,7 @@ from spsbench.report.measured import Measured
 from spsbench.report.results import UNTIMED, arm_columns
 from spsbench.report.tables import Column, plain, right
 from spsbench.report.wording import NOTHING, measure, printable
-from spsbench.stats.conditions import disturbed_because, is_trusted, step
+from spsbench.stats.conditions import contention_reasons, is_trusted, times_label
 from spsbench.store.summary_types import ArmRow
 
 _SPECIAL = {
@@ -203,8 +203,8 @@ def lines(measured: Measured) -> list[Line]:
     }
     params = {arm.get("sampling"): arm.get("params") or {} for arm in run.get("arms") or ()}
     judged = {arm["arm"]: arm["verdict"] for arm in judged_arms(summary)}
-    times = step(summary)
-    untrusted = "" if is_trusted(summary) else "; ".join(disturbed_because(summary))
+    times = times_label(summary)
+    untrusted = "" if is_trusted(summary) else "; ".join(contention_reasons(summary))
     arm_lines = []
     for row in summary["rows"]:
         axes: Mapping[str, Any] = row

@@ -13,7 +13,8 @@ from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
-from spsbench.stats.conditions import disturbance, more_prompts, percent, significant
+from spsbench.stats.conditions import disturbance, more_prompts
+from spsbench.stats.messages import percent, significant
 from spsbench.store.summary_types import ArmRow, Summary
 
 _UNKNOWN = "unknown"
@@ -178,7 +179,8 @@ def _version(run: Run) -> str | None:
 
 def doubts(summary: Summary) -> list[str]:
     """Return what must stand beside the numbers everywhere: alarms, and CPU contention in the times."""
-    return [*judgement.alarms(summary), *disturbance(summary)]
+    contention = disturbance(summary)
+    return [*judgement.alarms(summary), *([str(contention)] if contention else [])]
 
 
 def taken_again(summary: Summary) -> list[str]:

@@ -11,8 +11,10 @@ from spsbench.base.axes import EAGER, MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
-from spsbench.stats.conditions import is_trusted, percent
-from spsbench.stats.losslessness import ALARM, UNBOUNDED, bounds, leakage_bound
+from spsbench.stats.conditions import is_trusted
+from spsbench.stats.losslessness import ALARM, bounds, leakage_bound
+from spsbench.stats.messages import percent
+from spsbench.stats.messages.evidence import UNBOUNDED
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.store.summary_types import (
     AdaptiveGain,

@@ -30,7 +30,7 @@ from spsbench.report.tables import (
     table_of,
 )
 from spsbench.report.wording import Run, escape, full_name, milliseconds, number, speedup
-from spsbench.stats.conditions import significant
+from spsbench.stats.messages import significant
 from spsbench.store.summary_types import (
     ArmEnergy,
     ArmRow,

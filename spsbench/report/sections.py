@@ -32,9 +32,11 @@ from spsbench.report.tables import (
     right,
 )
 from spsbench.report.wording import Run, escape, fence, full_name
-from spsbench.stats.acceptance import LEGEND, PER_POSITION
+from spsbench.stats.acceptance import PER_POSITION
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided, taken_by
+from spsbench.stats.conditions import contention_reasons, disturbance
+from spsbench.stats.messages import LEGEND
+from spsbench.stats.messages.timings import contention_named
 from spsbench.stats.predict.costs import one_launch
 from spsbench.stats.summary import PHASES
 from spsbench.store.summary_types import ArmRow, Summary
@@ -83,7 +85,8 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     lines += [f"**{escape(text)}**  " for text in notes]
     for answer, beside in why.verdicts(summary):
         lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
-    lines += [f"**{escape(text)}**  " for text in disturbance(summary)]
+    if contention := disturbance(summary):
+        lines.append(f"**{escape(contention)}**  ")
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
     lines += [f"Engine {escape(engine)}.  "] if (engine := summary.get("engine")) else []
     return [*lines, "", wording.SYNTHETIC] if summary.get("synthetic") else lines
@@ -194,8 +197,8 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     one_draw = " It does not hold how the machine's speed changes with time."
     interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
     if run.get("interval") == OVER_TIME:
-        reasons = disturbed_because(summary)
-        others = f" and {taken_by(reasons)}" if reasons else ""
+        reasons = contention_reasons(summary)
+        others = f" and {contention_named(reasons)}" if reasons else ""
         whose = "the shards'" if run.get("shards") else "the run's"
         interval = (
             f"a jackknife over prompts, paired (Student's t), with the spread of {whose} fifths by time"
@@ -218,8 +221,8 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
 
 
 def _taken(summary: Summary) -> list[str]:
-    reasons = disturbed_because(summary)
-    by = taken_by(reasons)
+    reasons = contention_reasons(summary)
+    by = contention_named(reasons)
     return [f"{by}: {reason}." for reason in reasons]
 
 
@@ -272,8 +275,8 @@ def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
     verdict: Block = []
     for sentence, beside in why.verdicts(summary):
         verdict += [_text(sentence, "bold"), *([_text(beside)] if beside else [])]
-    hidden = "bold red" if is_undecided(summary) else "yellow"
-    verdict += [_text(line, hidden) for line in disturbance(summary)]
+    if contention := disturbance(summary):
+        verdict.append(_text(contention, "bold red" if contention.hides_answer else "yellow"))
     yield [*verdict, *(_text(line, "bold") for line in judgement.weak(summary))]
 
 

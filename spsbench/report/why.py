@@ -11,23 +11,11 @@ from spsbench.report import judgement, wording
 from spsbench.report.measured import series_name
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
-from spsbench.stats.conditions import disturbed_because, more_prompts, taken_by
+from spsbench.stats.conditions import contention_reasons, more_prompts
+from spsbench.stats.messages.factors import JUDGING, TEXTS
+from spsbench.stats.messages.timings import contention_named
 from spsbench.stats.predict import FEWEST_PROMPTS
-from spsbench.stats.predict.factors import (
-    ACCEPTANCE,
-    CORRELATION,
-    DRAFTING,
-    END,
-    HOST,
-    JUDGING,
-    LOOP_TIME,
-    REST,
-    ROLLBACK,
-    SHORT,
-    VERIFYING,
-    residual_cause,
-    residual_factors,
-)
+from spsbench.stats.predict.factors import residual_cause, residual_factors
 from spsbench.stats.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.store.summary_types import (
     AgainstBest,
@@ -52,7 +40,7 @@ def verdicts(summary: Summary) -> list[tuple[str, str]]:
     """For every sampling and batch size a sentence with the answer, and what belongs beside it."""
     found = summary.get("verdict") or []
     more = more_prompts(summary["rows"], summary.get("data"))
-    reasons = disturbed_because(summary)
+    reasons = contention_reasons(summary)
     return [(answer(each, _scope(each, found), more, reasons), details(each)) for each in found]
 
 
@@ -71,9 +59,9 @@ def answer(
 ) -> str:
     """Whether to use speculative sampling, with which arm, and what it gains; how to get ``more`` prompts.
 
-    ``reasons`` are those of ``lost_share``, see ``disturbed_because``.
+    ``reasons`` are those of ``lost_share``, see ``contention_reasons``.
     """
-    by = taken_by(reasons)
+    by = contention_named(reasons)
     gain = f"{speedup(verdict['speedup'])} per token"
     if verdict["end_to_end"] is not None:
         gain += f", {speedup(verdict['end_to_end'])} end to end"
@@ -110,7 +98,7 @@ def details(verdict: SpeedVerdict) -> str:
     elif elsewhere is not None:
         parts.append(f"{chosen} and measured on the other, both ways: {speedup(elsewhere)}.")
     if verdict["binding"] is not None:
-        parts.append(f"Largest loss: {SHORT[verdict['binding']]}.")
+        parts.append(f"Largest loss: {TEXTS[verdict['binding']].short}.")
     tail = verdict["tail_s"]
     if verdict["outcome"] == "pays" and tail["chosen"]["p99"] >= tail["ars"]["p99"]:
         parts.append("The slowest sequences gain nothing.")
@@ -192,7 +180,7 @@ def which(summary: Summary, run: Run) -> list[str]:
         return []
     parts: list[str | Table] = []
     more = more_prompts(summary["rows"], summary.get("data"))
-    reasons = disturbed_because(summary)
+    reasons = contention_reasons(summary)
     for each in verdicts:
         columns = [
             left("instead", partial(_name, each)),
@@ -207,19 +195,6 @@ def which(summary: Summary, run: Run) -> list[str]:
     return paragraphs(f"## Which {noun}", *parts, VERDICT_NOTE)
 
 
-EVIDENCE = {
-    ACCEPTANCE: "alpha {alpha:.3f}: {tokens_per_loop:.2f} tokens per loop",
-    CORRELATION: "{tokens_per_loop:.2f} tokens per loop measured",
-    END: "{tokens_per_loop:.2f} tokens per loop kept",
-    DRAFTING: "{draft_ms_per_token:.3g} ms a draft token, {target_ms:.3g} ms a target step, c {c:.3f}",
-    VERIFYING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
-    ROLLBACK: "{rollback_ms:.3g} ms a loop",
-    REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling behind the pass; "
-    "ArS {ars_rest_ms:.3g} ms a step",
-    JUDGING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
-    HOST: "{sps_rest_ms:.3g} ms a loop; ArS {ars_rest_ms:.3g} ms a step",
-    LOOP_TIME: "{loop_ms:.3g} ms a loop, {ars_step_ms:.3g} ms an ArS step",
-}
 WHY_NOTE = (
     "Each factor multiplies what stands above it, from K+1 (all accepted, one target step a loop and nothing "
     "else) down to the measured speedup, exactly. Acceptance is alpha_beta of this arm: it describes, and "
@@ -271,7 +246,7 @@ def _factor(name: str, arm: ArmFactors) -> str:
 def _factors(arm: ArmFactors) -> Table:
     cells = [["K+1", "", f"{arm['k'] + 1:.2f}x", "", ""]]
     for found in arm["factors"]:
-        evidence = EVIDENCE[found["name"]].format_map(found["evidence"])
+        evidence = TEXTS[found["name"]].evidence.format_map(found["evidence"])
         title = found["title"] + (" (binding)" if found["name"] == arm["binding"] else "")
         cells.append(
             [title, f"x{found['factor']:.3f}", f"{found['running']:.2f}x", evidence, found["remedy"]]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from spsbench.base.axes import Row, both_arms, label
+from spsbench.base.axes import Row, both_arms
 from spsbench.base.errors import printable as printable
 from spsbench.base.records import Interval
+from spsbench.stats.messages import full_name as full_name
 from spsbench.store.summary_types import Estimate, LoopLine, LoopTime, RatioInterval, Summary
 
 Run = Mapping[str, Any]
@@ -139,11 +140,6 @@ def interval_percent(value: Interval) -> str:
 def counted(count: int, noun: str) -> str:
     """Return ``1 prompt``, ``2 prompts``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def full_name(row: Row) -> str:
-    """An arm as sentences name it, with its sampling."""
-    return f"{label(row)}, {row['sampling']}"
 
 
 def row_speedup(row: Row, name: str = "speedup") -> str:

@@ -200,8 +200,8 @@ def _prepare_workers(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
     }
     source = plan.source
     watcher.loading(str(ModelsInWorkers(source.target.name, source.draft.name, len(alone), len(sharing))))
-    for sentence in unlike(conditions.values()):
-        watcher.warned(sentence)
+    for warning in unlike(conditions.values()):
+        watcher.warned(str(warning))
     return WorkerSet(pool, known, conditions)
 
 

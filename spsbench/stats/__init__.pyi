@@ -13,7 +13,6 @@ from spsbench.stats.bootstrap import pooled_ratio as pooled_ratio
 from spsbench.stats.bootstrap import simultaneous_ratios as simultaneous_ratios
 from spsbench.stats.conditions import disturbance as disturbance
 from spsbench.stats.conditions import gate_failures as gate_failures
-from spsbench.stats.conditions import percent as percent
 from spsbench.stats.evidence_stats import FALSE_ALARM as FALSE_ALARM
 from spsbench.stats.evidence_stats import SLOPES as SLOPES
 from spsbench.stats.evidence_stats import directions as directions
@@ -24,13 +23,14 @@ from spsbench.stats.losslessness import ALARM_LOG10_E as ALARM_LOG10_E
 from spsbench.stats.losslessness import COARSE_TOLERANCE as COARSE_TOLERANCE
 from spsbench.stats.losslessness import FEWEST_POSITIONS as FEWEST_POSITIONS
 from spsbench.stats.losslessness import NO_EVIDENCE as NO_EVIDENCE
-from spsbench.stats.losslessness import UNBOUNDED as UNBOUNDED
 from spsbench.stats.losslessness import alpha_leviathan_interval as alpha_leviathan_interval
 from spsbench.stats.losslessness import bounds as bounds
 from spsbench.stats.losslessness import evidence_of as evidence_of
 from spsbench.stats.losslessness import leakage_bound as leakage_bound
 from spsbench.stats.losslessness import rows_apart as rows_apart
 from spsbench.stats.losslessness import wrong_rows as wrong_rows
+from spsbench.stats.messages import percent as percent
+from spsbench.stats.messages.evidence import UNBOUNDED as UNBOUNDED
 from spsbench.stats.predict import FEWEST_PROMPTS as FEWEST_PROMPTS
 from spsbench.stats.predict.costs import loop_ms as loop_ms
 from spsbench.stats.predict.factors import residual_cause as residual_cause

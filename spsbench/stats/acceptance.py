@@ -18,6 +18,7 @@ from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import Interval
 from spsbench.law.theory import alpha_iid
 from spsbench.stats.bootstrap import plain, pooled_ratio
+from spsbench.stats.messages import LEGEND
 from spsbench.stats.speedup import column, conversation_of
 from spsbench.store.summary_types import Acceptance, AcceptanceNames, RatioInterval
 
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
 
 
 PER_POSITION = ("acceptance_per_position", "conditional_acceptance")
-
-LEGEND = {
-    "r_prime": "(accepted + 1) / (K + 1), mean over loops. Chen et al. 2023, Figure 1.",
-    "mean_acceptance_length": "1 + accepted tokens per loop, before truncation. vLLM, llama.cpp.",
-    "draft_acceptance_rate": "accepted / drafted tokens. vLLM, SGLang, llama.cpp.",
-    "acceptance_per_position": "share of loops with j or more accepted, j = 1..K. vLLM; NVIDIA: joint.",
-    "conditional_acceptance": "share accepted at position j of those tested there, j = 1..K. NVIDIA.",
-    "alpha_tested": "accepted / tested tokens. Leviathan et al. 2022, by counting.",
-    "alpha_beta": "mean of sum min(target, draft) over tested positions. Leviathan's alpha, less noisy; "
-    "agrees with alpha_tested or there is a bug.",
-    "alpha_leviathan": "the same mean over positions of ArS text, by teacher forcing: the only alpha that "
-    "may feed a prediction.",
-    "alpha_iid": "the alpha of independent tests that gives this mean_acceptance_length. Describes, never "
-    "predicts.",
-    "tokens_per_target_call": "emitted tokens per loop, after truncation: what explains wall time.",
-}
 
 
 def acceptance_by_name(loops: pd.DataFrame, k: int) -> Acceptance | None:

@@ -57,21 +57,26 @@ class Certainty:
     over_time: bool = False
     lost: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def clean(self) -> bool:
+        """Whether so little contention was measured that no interval holds any."""
+        return not self.lost
+
     def speedup(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> RatioInterval | None:
         """Return the speedup of an arm over its baseline, if it has one, with its full interval."""
-        return self.interval(self.undisturbed(baseline, arm, prefill=prefill), baseline, arm)
+        return self.interval(self.without_contention(baseline, arm, prefill=prefill), baseline, arm)
 
     def interval(
         self, speedup: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
     ) -> RatioInterval | None:
-        """Widen the interval of ``undisturbed`` by CPU contention of the two, as in ``summary.json``."""
+        """The interval of ``without_contention`` with CPU contention of the two, as in ``summary.json``."""
         if speedup is None or baseline is None or not len(baseline) or not len(arm):
             return shown(speedup)
-        return shown(self.widened(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
+        return shown(self.with_contention(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
 
-    def undisturbed(
+    def without_contention(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> Speedup | None:
         """Return the speedup as if CPU contention had cost nothing."""
@@ -83,7 +88,7 @@ class Certainty:
             return speedup
         return with_error(speedup, time_half_width(baseline, arm))
 
-    def widened(self, speedup: Speedup, baseline: str, arm: str) -> Speedup:
+    def with_contention(self, speedup: Speedup, baseline: str, arm: str) -> Speedup:
         """Return the interval with CPU contention: at worst all of it delayed only one of the two."""
         ends = speedup.low, speedup.high
         return Speedup(speedup.ratio, *hidden(ends, self.lost.get(baseline, 0.0), self.lost.get(arm, 0.0)))

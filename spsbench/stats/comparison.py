@@ -18,11 +18,37 @@ from spsbench.base import axes
 from spsbench.base.arrays import Floats
 from spsbench.base.axes import ArmIdentity
 from spsbench.base.errors import UsageError
+from spsbench.base.messages import Message
 from spsbench.base.records import Speedup
 from spsbench.stats.bootstrap import plain, pooled_interval
-from spsbench.stats.conditions import contention, taken_by
+from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
+from spsbench.stats.messages.comparison import (
+    ANY_RULE,
+    COMMIT_DIFFERS,
+    CPU,
+    DEVICE,
+    EVERY_PROMPT_DIFFERS,
+    GPU,
+    GPU_DIFFERS,
+    GPU_SOFTWARE,
+    NO_COMMON_ARM,
+    NO_COMMON_PROMPT,
+    NO_TIMES,
+    RULES,
+    SETTINGS,
+    SOFTWARE,
+    THREADS,
+    ContentionHeld,
+    Differs,
+    MetricsUnlike,
+    PromptsOfOneRun,
+    PromptsReworded,
+    SamplingDiffers,
+    Slower,
+    StoppedByWidth,
+)
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
 from spsbench.stats.speedup import (
     finished,
@@ -39,53 +65,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-RULES = {
-    "task": "the task",
-    "prompt_sha256": "the wording of prompts",
-    "chat_template": "the use of a chat template",
-    "max_new_tokens": "the length limit",
-    "stop": "the stop strings",
-    "fixed_length": "the use of a fixed length",
-}
-"""Keys of a run's identity that must agree: with another rule a token's time is another quantity."""
-
-SETTINGS = {
-    "data": "the data",
-    "pair": "the pair of models",
-    "dtype": "the dtype",
-    "seed": "the seed",
-    "extract": "how code is taken from answers",
-}
-"""Keys of a run's identity that may well be the point of a comparison."""
-
-
-GPU = {
-    "name": "the GPU",
-    "mig": "MIG",
-    "power_limit_w": "the GPU's power limit in W",
-    "sm_clock_most_mhz": "the GPU's highest clock in MHz",
-    "ecc": "the GPU's ECC",
-}
-"""Of the GPUs that computed, where both runs kept what they are."""
-
-GPU_SOFTWARE = {
-    "driver": "the GPU's driver",
-    "cuda": "CUDA",
-    "cudnn": "cuDNN",
-    "tf32_matmul": "TF32",
-    "uuid": "the board",
-}
-
 Run = Mapping[str, Any]
+
+
+Reason = Message | str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Sentences without a full stop."""
+    """What keeps two runs from being compared, what the machines explain, and what to know besides."""
 
-    refusals: tuple[str, ...]
-    machine: tuple[str, ...]
-    warnings: tuple[str, ...]
+    refusals: tuple[Reason, ...]
+    machine: tuple[Reason, ...]
+    warnings: tuple[Reason, ...]
 
 
 def reasons(a: Run, b: Run, arms: Sequence[str]) -> Reasons:
@@ -96,29 +88,24 @@ def reasons(a: Run, b: Run, arms: Sequence[str]) -> Reasons:
     used = _of_both(a, b, "gpu")
     both = all(used)
     commits = [side.get("commit") for side in _of_both(*environments, "git")]
-    cpu = {"model": "the CPU", "usable_threads": "the number of CPU threads"}
     return Reasons(
         (*_differing(RULES, *identities), *_rules(a, b), *_samplings(*identities, arms)),
         (
-            *_differing(cpu, *_of_both(*environments, "cpu")),
-            *(["the GPU differs"] if gpus[0] != gpus[1] and not both else []),
+            *_differing(CPU, *_of_both(*environments, "cpu")),
+            *([GPU_DIFFERS] if gpus[0] != gpus[1] and not both else []),
             *(_differing(GPU, *used) if both else []),
-            *_differing({"device": "the device"}, *identities),
+            *_differing(DEVICE, *identities),
         ),
         (
             *_differing(SETTINGS, *identities),
-            *(
-                f"the metric {name} was computed in different ways ({ours or 'no signature'} in A, "
-                f"{theirs or 'no signature'} in B), so its difference has no interval"
-                for name, (ours, theirs) in _unlike_signatures(a, b).items()
-            ),
-            *_differing({"spsbench": "the version of spsbench", "python": "Python"}, *environments),
+            *(MetricsUnlike(name, *signatures) for name, signatures in _unlike_signatures(a, b).items()),
+            *_differing(SOFTWARE, *environments),
             *_differing({name: name for name in libraries[0]}, *libraries),
-            *(["the commit of spsbench differs"] if commits[0] != commits[1] else []),
-            *_differing({"threads": "the number of threads used"}, *_of_both(a, b, "models")),
+            *([COMMIT_DIFFERS] if commits[0] != commits[1] else []),
+            *_differing(THREADS, *_of_both(a, b, "models")),
             *(_differing(GPU_SOFTWARE, *used) if both else []),
             *(
-                f"{name} stopped by the width of its intervals; those here are for a fixed number"
+                StoppedByWidth(name)
                 for name, run in (("A", a), ("B", b))
                 if (run.get("stopping") or {}).get("anytime")
             ),
@@ -130,27 +117,24 @@ def _of_both(a: Run, b: Run, key: str) -> tuple[Any, Any]:
     return a.get(key) or {}, b.get(key) or {}
 
 
-def _differing(titles: Mapping[str, str], a: Run, b: Run) -> Iterator[str]:
-    """Return `` (xsum, humaneval)`` after a title where both values are short enough to read."""
+def _differing(titles: Mapping[str, str], a: Run, b: Run) -> Iterator[Differs]:
     for key, title in titles.items():
-        if (values := (a.get(key), b.get(key)))[0] != values[1]:
-            texts = [str(value) for value in values]
-            short = f" ({', '.join(texts)})" if all(len(text) <= 40 for text in texts) else ""
-            yield f"{title} differs{short}"
+        if a.get(key) != b.get(key):
+            yield Differs.of(title, a.get(key), b.get(key))
 
 
-def _rules(a: Run, b: Run) -> Iterator[str]:
+def _rules(a: Run, b: Run) -> Iterator[Differs]:
     ours, theirs = _of_both(a, b, "verification_rule")
-    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):  # of earlier runs one for all arms
-        yield from _differing({"verification_rule": "the verification rule"}, a, b)
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
+        yield from _differing(ANY_RULE, a, b)
         return
     yield from _differing(
-        {arm: f"the verification rule of {arm}" for arm in ours if arm in theirs}, ours, theirs
+        {arm: f"{ANY_RULE['verification_rule']} of {arm}" for arm in ours if arm in theirs}, ours, theirs
     )
 
 
-def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[str]:
-    """Yield a difference where two arms of one name warp differently (--top-p and others)."""
+def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[SamplingDiffers]:
+    """Where two arms of one name warp differently (--top-p and others)."""
     ours, theirs = (
         {
             str(arm.get("sampling_name")): arm.get("sampling")
@@ -161,11 +145,11 @@ def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[str]:
     )
     for name in ours:
         if name in theirs and ours[name] != theirs[name] and any(f"-{name}" in arm for arm in arms):
-            yield f"the sampling {name!r} differs"
+            yield SamplingDiffers(name)
 
 
 def _unlike_signatures(a: Run, b: Run) -> dict[str, tuple[Any, Any]]:
-    """Yield both runs' metric signatures where they differ: another tokenizer, version or script."""
+    """Both runs' metric signatures where they differ: another tokenizer, version or script."""
     ours, theirs = _of_both(a, b, "metrics")
     pairs = {
         name: (about.get("signature"), theirs[name].get("signature"))
@@ -270,7 +254,7 @@ class Side:
         timed = samples["decode_s"].map(lambda seconds: math.isfinite(seconds) and seconds > 0)
         good = timed.astype(bool) & samples.index.isin(finished(samples).index)
         errors = samples["error"][~good].dropna()
-        reason = "values that are no times" if not len(errors) and not good.all() else None
+        reason = NO_TIMES if not len(errors) and not good.all() else None
         if len(errors):
             reason = str(errors.mode().iloc[0])
         return int(good.groupby(samples["example_id"]).all().sum()), reason
@@ -338,7 +322,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     lost = [contention(side.samples, side.run) for side in (a, b)]
     held = [
-        f"intervals hold {taken_by(taken['reasons'])} of {side.name}: {'; '.join(taken['reasons'])}"
+        ContentionHeld(side.name, tuple(taken["reasons"]))
         for side, taken in zip((a, b), lost, strict=True)
         if taken["reasons"]
     ]
@@ -349,9 +333,9 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     result: RunComparison = {
         "a": a.name,
         "b": b.name,
-        "refusals": [*differences_of_runs.refusals, *refusals],
-        "machine": [*differences_of_runs.machine, *(held if hides else [])],
-        "warnings": [*differences_of_runs.warnings, *warnings, *([] if hides else held)],
+        "refusals": [*map(str, (*differences_of_runs.refusals, *refusals))],
+        "machine": [*map(str, (*differences_of_runs.machine, *(held if hides else [])))],
+        "warnings": [*map(str, (*differences_of_runs.warnings, *warnings, *([] if hides else held)))],
         "prompts": len(shared),
         "only_a": [arm for arm in names[0] if arm not in pairs],
         "only_b": [arm for arm in names[1] if arm not in pairs.values()],
@@ -364,7 +348,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
 
 
 def _unfinished(a: Side, b: Side, pairs: Mapping[str, str]) -> Iterator[Unfinished]:
-    """Yield the arms that the prompts' times cannot stand for, see ``Unfinished``."""
+    """The arms that the prompts' times cannot stand for, see ``Unfinished``."""
     unmeasured = {arm: arm for arm in a.arms() if arm in b.declared() - {*b.arms()} and arm not in pairs}
     for arm, other in {**pairs, **unmeasured}.items():
         (ours, a_reason), (theirs, b_reason) = a.finished_prompts(arm), b.finished_prompts(other)
@@ -378,25 +362,23 @@ def _unfinished(a: Side, b: Side, pairs: Mapping[str, str]) -> Iterator[Unfinish
             }
 
 
-def slower(compared: RunComparison, allowed: float) -> list[str]:
-    """Return the arms of B that are surely slower than in A by more than ``allowed`` (0.02: 2%).
+def slower(compared: RunComparison, allowed: float) -> list[Slower]:
+    """The arms of B that are surely slower than in A by more than ``allowed`` (0.02: 2%).
 
     An arm fails if the lower end of the interval of its time ratio is above 1 + ``allowed``, so that
     noise alone seldom fails it; without an interval (one prompt) the ratio itself counts.
     """
-    sentences = []
+    found = []
     for arm in compared["arms"]:
         ratio = arm["time_ratio"]
         low = ratio["ratio"] if ratio["low"] is None else ratio["low"]
         if low > 1.0 + allowed:
-            sentences.append(
-                f"{axes.both_arms(arm)} takes {100 * (ratio['ratio'] - 1):.1f}% longer per token"
-            )
-    return sentences
+            found.append(Slower(axes.both_arms(arm), ratio["ratio"]))
+    return found
 
 
 def undecided(compared: RunComparison, allowed: float) -> list[str]:
-    """Return the arms whose interval holds more and less than ``allowed``: the gate passes them unproved."""
+    """The arms whose interval holds more and less than ``allowed``: the gate passes them unproved."""
     names = []
     for arm in compared["arms"]:
         low, high = arm["time_ratio"]["low"], arm["time_ratio"]["high"]
@@ -405,17 +387,18 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
     return names
 
 
-def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[str], list[str]]:
+def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[Reason], list[Reason]]:
+    """Refusals, and warnings."""
     both = sum(example in b.prompts for example in a.prompts)
-    refusals = [] if any_arm else ["no arm is in both runs"]
-    warnings = []
+    refusals: list[Reason] = [] if any_arm else [NO_COMMON_ARM]
+    warnings: list[Reason] = []
     if not shared:
-        refusals.append("no prompt is in both runs" if not both else "every prompt differs in its words")
+        refusals.append(EVERY_PROMPT_DIFFERS if both else NO_COMMON_PROMPT)
     elif both > shared:
-        warnings.append(f"{both - shared} prompts of the same name differ in their words and are left out")
+        warnings.append(PromptsReworded(both - shared))
     left_out = len(a.prompts) + len(b.prompts) - 2 * both
     if shared and left_out:
-        warnings.append(f"{left_out} prompts are in one run only and are left out")
+        warnings.append(PromptsOfOneRun(left_out))
     return refusals, warnings
 
 

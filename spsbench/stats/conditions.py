@@ -8,10 +8,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from spsbench.base.axes import label
+from spsbench.base.messages import Message
 from spsbench.base.records import ELAPSED
+from spsbench.stats.messages import OfArm, full_name
+from spsbench.stats.messages.evidence import (
+    NOTHING_COMPARED,
+    NOTHING_MEASURED,
+    NOTHING_SCORED,
+    AlphasDiffer,
+    MetricDiffers,
+    OutputsUnread,
+    RunIncomplete,
+    VerdictFails,
+)
+from spsbench.stats.messages.runs import (
+    GIVE_MORE_PROMPTS,
+    NO_BASELINE,
+    NO_COMMON_PROMPT,
+    RAISE_LIMIT,
+    AcceptanceOfAnotherRule,
+    EvidenceFails,
+    GreedyOutputsDiffer,
+    QualityDiffers,
+    SequencesFailed,
+    SequencesMissing,
+    SpeedupDrifted,
+    TooFewPrompts,
+)
+from spsbench.stats.messages.timings import (
+    TAKEN,
+    ContentionHides,
+    ContentionIncluded,
+    ContentionMeasured,
+    ContentionWidened,
+    SlowSequences,
+    WorkersShareMachine,
+    WorkersUnlike,
+)
 from spsbench.stats.speedup import SEQUENCE, finished, matched_by
 from spsbench.store.schema import condition
 from spsbench.store.summary_types import (
@@ -43,93 +78,66 @@ def warnings(
     *,
     anytime: bool = False,
     data: object = None,
-) -> list[str]:
-    """Return the warnings that a summary gives reason for, each once.
-
-    ``data`` is where the prompts come from.
-    """
-    names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
-    sentences = [
+) -> list[Message]:
+    """The warnings that a summary gives reason for, each once; ``data``: where the prompts come from."""
+    names = {row["arm"]: full_name(row) for row in rows}
+    found: list[Message] = [
         *([] if anytime else _few_prompts(rows, data)),
-        *(f"{names[row['arm']]}: {text}" for row in rows for text in _of_row(row, rows, anytime)),
+        *(OfArm(full_name(row), said) for row in rows for said in _of_row(row, rows, anytime)),
     ]
     for arm in () if losslessness is None else losslessness["arms"]:
-        sentences += [f"{label(arm)}, {arm['sampling']}: {text}" for text in _of_evidence(arm)]
+        found += [OfArm(full_name(arm), said) for said in _of_evidence(arm)]
     for comparison in () if parity is None else parity["comparisons"]:
         # No lossless sampler differs, beyond chance.
         if parity is not None and comparison["verdict"] == "different":
-            low, high = comparison["low"], comparison["high"]
-            interval = f"{comparison['difference']:+.4f} [{low:+.4f}, {high:+.4f}]"
-            sentences.append(
-                f"{names[comparison['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. "
-                "One lossless run in twenty does this by chance; repeat with another --seed."
+            difference, low, high = (comparison[name] for name in ("difference", "low", "high"))
+            found.append(
+                OfArm(names[comparison["arm"]], QualityDiffers(parity["metric"], difference, low, high))
             )
-    return list(dict.fromkeys(sentences))
+    return list(dict.fromkeys(found))
 
 
 def more_prompts(rows: Sequence[ArmRow], data: object) -> str:
-    """Return how to get more prompts than a run had: a limit can be raised only where the data hold more."""
+    """How to get more prompts than a run had: a limit can be raised only where the data hold more."""
     split_size = (
         data.get("split_size") if isinstance(data, Mapping) else None
     )  # earlier runs name their source
-    if (
-        split_size is None
-        or max(row.get("paired_conversations", row["prompts"]) for row in rows) < split_size
-    ):
-        return "Raise --limit"
-    return "Give more prompts"
+    asked = max(row.get("paired_conversations", row["prompts"]) for row in rows)
+    return RAISE_LIMIT if split_size is None or asked < split_size else GIVE_MORE_PROMPTS
 
 
-def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[str]:
-    """Yield a warning where the prompts are too few for an interval."""
+def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[Message]:
     compared = [row for row in rows if (speedup := row["speedup"]) is not None and speedup["low"] is not None]
-    noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
-    noun = "conversation" if any("paired_conversations" in row for row in compared) else noun
+    unit = "wave" if any("paired_waves" in row for row in compared) else "prompt"
+    unit = "conversation" if any("paired_conversations" in row for row in compared) else unit
     counts = [
         row.get("paired_waves", row.get("paired_conversations", row["paired_prompts"] or 0))
         for row in compared
     ]
     if counts and (least := min(counts)) < FEW_PROMPTS:
-        yield (
-            f"The speedup rests on {least} {noun}{'' if least == 1 else 's'}: its interval cannot hold what "
-            f"none of them met, and {0.95**least:.0%} of such runs never meet what slows 1 {noun} in 20. "
-            f"{more_prompts(rows, data)}."
-        )
+        yield TooFewPrompts(least, unit, more_prompts(rows, data))
 
 
-def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[str]:
-    """Yield the warnings on one arm."""
+def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[Message | str]:
     if row["failed"]:
-        total = row["failed"] + row["sequences"]
-        yield (
-            f"{row['failed']} of {total} sequences failed and are left out. "
-            "Their errors are in samples.jsonl; --resume tries them again."
-        )
+        yield SequencesFailed(row["failed"], row["failed"] + row["sequences"])
     if row["missing"]:
-        yield f"{row['missing']} sequences have not been run. Continue with --resume."
+        yield SequencesMissing(row["missing"])
     planned = any(other["method"] == "ars" and other["sampling"] == row["sampling"] for other in rows)
     if row["method"] != "ars" and row["baseline"] is None and not planned:
-        yield "no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
+        yield NO_BASELINE
     elif row["speedup"] is None and (row["baseline"] is not None or row["method"] != "ars"):
-        yield "no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
+        yield NO_COMMON_PROMPT
     if row["drifted"] and row["speedup_halves"] is not None:
         first, second = row["speedup_halves"]
-        interval = "the interval of a run of fixed length" if anytime else "its interval"
-        yield (
-            f"the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
-            f"second, outside {interval}. Repeat on a quiet machine; one steady run in twenty does "
-            "this by chance."
-        )
+        yield SpeedupDrifted(first, second, anytime)
     score = row["acceptance_z"]
     if score is not None and abs(score) > SUSPICIOUS_Z:
-        yield (
-            f"alpha_tested and alpha_beta differ by {abs(score):.1f} standard errors, so tokens were "
-            "not accepted by the stated rule. Do not use these numbers; run `spsbench verify`."
-        )
+        yield AcceptanceOfAnotherRule(AlphasDiffer(score))
 
 
-def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
-    """Yield alarms of the recorded evidence, and greedy outputs that differ from greedy ArS."""
+def _of_evidence(arm: ArmLosslessness) -> Iterator[Message]:
+    """Alarms of the recorded evidence, and greedy outputs that differ from greedy ArS."""
     kinds: dict[str, Judgement | None] = {
         "self-consistency": arm["self_consistency"],
         "losslessness": arm["rescored"],
@@ -137,29 +145,24 @@ def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
     }
     for title, evidence in kinds.items():
         if evidence is not None and evidence["verdict"] == "alarm":
-            yield (
-                f"{title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "
-                "`spsbench verify`."
-            )
+            yield EvidenceFails(title, tuple(evidence["reasons"]))
     same = arm["identity"]
     if same is not None and same["identical"] < 1 and (first := same["first_divergence"]):
-        yield (
-            f"{100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
-            f"the first differs in {first['example_id']} at token {first['position']}. A numeric tie or a "
-            "bug: run `spsbench verify`."
+        yield GreedyOutputsDiffer(
+            same["identical"], same["sequences"], first["example_id"], first["position"]
         )
 
 
-def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[str]:
-    """Return a sentence for each arm with single slow sequences; they stay in every number.
+def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[OfArm]:
+    """Which arms have single slow sequences; these stay in every number.
 
-    An SpS sequence is held against ArS on the same prompt, one of ArS against its own arm. It is named beyond
+    An SpS sequence is compared with ArS on the same prompt, one of ArS with its own arm. It is named beyond
     ``FAR`` robust standard deviations (1.4826 times the median absolute deviation) from the arm's median, and
     at least ``SLOW`` times as slow. With normal logarithms that names one in 1.4% of clean arms of 8
     sequences, and in 0.3% of those of 20.
     """
     baselines = {row["baseline"] for row in rows}
-    sentences = []
+    found = []
     for row in rows:
         arm_samples, reference = by_arm.get(row["arm"]), by_arm.get(row["baseline"] or "")
         if arm_samples is None or (reference is None and row["arm"] not in baselines):
@@ -170,15 +173,11 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
         excess -= excess.median()
         far = excess[excess > max(FAR * 1.4826 * float(excess.abs().median()), math.log(SLOW))]
         if len(far):
-            worst = far.sort_values(ascending=False)[:3]
-            names = worst.index.get_level_values("example_id")
-            times = [f"{name} ({math.exp(size):.1f}x)" for name, size in zip(names, worst, strict=True)]
-            more = f" and {len(far) - 3} more" if len(far) > 3 else ""
-            sentences.append(
-                f"{label(row)}, {row['sampling']}: far slower per token than the arm's other sequences: "
-                f"{', '.join(times)}{more}. They count; look for other load at that time, or repeat."
-            )
-    return sentences
+            far = far.sort_values(ascending=False)
+            names = far.index.get_level_values("example_id")
+            slowest = tuple((str(name), math.exp(size)) for name, size in zip(names, far, strict=True))
+            found.append(OfArm(full_name(row), SlowSequences(slowest)))
+    return found
 
 
 def _pace(samples: pd.DataFrame) -> pd.Series[float]:
@@ -195,14 +194,6 @@ def _pace(samples: pd.DataFrame) -> pd.Series[float]:
 MOST = {"waited_s": 0.06, "stolen_s": 0.02}
 """Seconds that a second of measuring may lose to contention where nothing was timed again, as of one text.
 Intervals of a run hold it from ``CLEAN`` on, in sum: there it was tried to measure without."""
-
-_TITLES = {
-    "waited_s": "all threads together waited {:.2f} s for a CPU that other processes used",
-    "stolen_s": "other virtual machines on this host used the CPU for {:.2f} s",
-    "throttled_s": "heat or the board's limits held the GPU's clocks down for {:.2f} s",
-    "shared_s": "other processes computed on the GPU for {:.2f} s",
-}
-
 
 _SEEN_S = 0.005
 """Less reads as 0.00 s, and is not said beside what is more."""
@@ -228,7 +219,7 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
         "waited_share": shares["waited_s"],
         "stolen_share": shares["stolen_s"],
         "trusted": not reasons,
-        "reasons": reasons,
+        "reasons": [*map(str, reasons)],
     }
     if reasons:
         result["lost_by_arm"] = by_arm
@@ -247,7 +238,7 @@ def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float |
         seconds_of.get(ELAPSED, own_s) for seconds_of, own_s in zip(known, charged_s, strict=True)
     )
     shares: dict[str, float | None] = {}
-    for name in _TITLES:
+    for name in TAKEN:
         seconds = [seconds_of[name] for seconds_of in known if name in seconds_of]
         shares[name] = sum(seconds) / measured_s if seconds and measured_s > 0 else None
     if shares["stolen_s"] is None:
@@ -255,137 +246,80 @@ def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float |
     return shares
 
 
-def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float] = MOST) -> list[str]:
-    """Return sentences on CPU contention in each second measured, where that is above ``most``."""
+def taken_too_much(
+    shares: Mapping[str, float | None], most: Mapping[str, float] = MOST
+) -> list[ContentionMeasured]:
+    """CPU contention in each second measured, where that is above ``most``."""
     taken = {
         name: share for name, share in shares.items() if share is not None and share > most.get(name, 0.0)
     }
     seen = {name: share for name, share in taken.items() if share >= _SEEN_S}
-    return [
-        f"in each second measured {_TITLES[name].format(share)}" for name, share in (seen or taken).items()
-    ]
+    return [ContentionMeasured(name, share) for name, share in (seen or taken).items()]
 
 
-def disturbed_because(summary: Summary) -> list[str]:
-    """Return CPU contention of a run, under any of its conditions, if its intervals include it."""
+def contention_reasons(summary: Summary) -> list[str]:
+    """CPU contention of a run, under any of its conditions, if its intervals include it."""
     return list(dict.fromkeys(reason for part in _contentions(summary) for reason in part["reasons"]))
 
 
-def taken_by(reasons: Sequence[str]) -> str:
-    """Return what took the time that these reasons are of; on a GPU it is not the CPU's contention alone."""
-    of_gpu = {_TITLES[name].partition("{")[0] for name in ("throttled_s", "shared_s")}
-    gpu = any(title in reason for title in of_gpu for reason in reasons)
-    return "CPU and GPU contention and throttling" if gpu else "CPU contention"
-
-
-def lost_share(summary: Summary) -> float:
-    """Return the largest share of an arm's time that CPU contention took, where intervals hold it; else 0."""
-    return max((_lost_shares(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
-
-
 def _contentions(summary: Summary) -> list[Contention]:
-    """Return CPU contention under each of a run's conditions, as far as it was recorded."""
+    """Under each of a run's conditions, as far as it was recorded."""
     parts = [entry.get("contention") for entry in summary.get("conditions") or []]
     return [part for part in parts or [summary.get("contention")] if part]
 
 
-def _lost_shares(lost: Contention) -> float:
-    """Return the largest share that an arm lost; without shares by arm that of all that was measured."""
+def _largest_lost_share(lost: Contention) -> float:
+    """Of an arm's time; without shares by arm that of all that was measured."""
     if "lost_by_arm" in lost:
         return max(lost["lost_by_arm"].values(), default=0.0)
     return min(1.0, (lost.get("waited_share") or 0.0) + (lost.get("stolen_share") or 0.0))
 
 
-Step = Literal["clean", "widened", "disturbed", "undecided"]
-
-
-def step(summary: Summary) -> Step:
-    """Return how far a run's times can be used: as they are, widened, as measured, or undecided.
-
-    As they are; widened for CPU contention; as what was measured beside others, where nothing is compared
-    or too few prompts leave the answer open on a quiet machine too; or not to decide.
-    """
-    if not disturbed_because(summary):
-        return "clean"
-    if all(row.get("speedup") is None for row in summary["rows"]):
-        return "disturbed"
+def disturbance(summary: Summary) -> ContentionIncluded | None:
+    """What CPU contention does to a run's times, to be said wherever such times go; None for a clean run."""
+    reasons = contention_reasons(summary)
+    if not reasons:
+        return None
+    kind: type[ContentionIncluded] = ContentionHides
     judged = summary.get("verdict") or []
     unclear = [each for each in judged if each["outcome"] == "unclear"]
-    if judged and not unclear:
-        return "widened"
-    too_few = bool(judged) and all("lost_share" in each and "leaning" not in each for each in unclear)
-    return "disturbed" if too_few else "undecided"
+    if all(row.get("speedup") is None for row in summary["rows"]):
+        kind = ContentionIncluded
+    elif judged and not unclear:
+        kind = ContentionWidened
+    elif judged and all("lost_share" in each and "leaning" not in each for each in unclear):
+        kind = ContentionIncluded
+    lost = max(_largest_lost_share(part) for part in _contentions(summary) if part["reasons"])
+    by_folder = any(row.get("processes", 1) > 1 for row in summary["rows"])
+    return kind(tuple(reasons), lost, by_folder)
 
 
-def is_undecided(summary: Summary) -> bool:
-    """Return whether CPU contention may hide the answer."""
-    return step(summary) == "undecided"
+def times_label(summary: Summary) -> str:
+    """``clean``, or what CPU contention makes of a run's times: ``widened``, ``disturbed``, ``undecided``."""
+    found = disturbance(summary)
+    return "clean" if found is None else found.times
 
 
 def is_trusted(summary: Summary) -> bool:
-    """Return whether times are clean, or decide although CPU contention took some of them."""
-    return step(summary) in ("clean", "widened")
+    """Whether times are clean, or decide although CPU contention took some of them."""
+    found = disturbance(summary)
+    return found is None or found.decides
 
 
-STANDS = "tokens per loop, alpha, quality, losslessness and the hash of all tokens"
-"""What does not depend on the load."""
-
-
-def disturbance(summary: Summary) -> list[str]:
-    """Return the sentence on CPU contention that goes wherever such times go; none for a clean run."""
-    how = step(summary)
-    if how == "clean":
-        return []
-    by = taken_by(disturbed_because(summary))
-    taken = f"took {percent(lost_share(summary))} of the time measured"
-    several = any(row.get("processes", 1) > 1 for row in summary["rows"])  # a folder that is given as --out
-    again = "the same command with --out RUN and" if several else "spsbench run --resume RUN"
-    if how == "widened":
-        return [f"Widened for {by}: it {taken}."]
-    if how == "disturbed":
-        return [
-            f"Disturbed: {by} {taken}, and ms/token holds all of it. To time it again: {again} "
-            "--remeasure 10min, when less else runs."
-        ]
-    return [
-        f"UNDECIDED: {by} {taken}, which may hide the answer. What does not depend on it stands: "
-        f"{STANDS}. To settle it: {again} --remeasure 10min, when less else runs."
-    ]
-
-
-def significant(value: float, digits: int = 2) -> str:
-    """Return a number with so many significant digits and without an exponent: 0.31, 5.2, 2600."""
-    return f"{float(f'{value:.{digits}g}'):.12g}"
-
-
-def percent(share: float) -> str:
-    """Return a share with two digits: 0.31%, 5.2%, 30%."""
-    return f"{significant(100 * share)}%"
-
-
-def unlike_workers(info: Mapping[str, Any]) -> list[str]:
-    """Return that workers shared a machine, and that they were unlike; nothing where neither holds."""
+def unlike_workers(info: Mapping[str, Any]) -> list[Message]:
+    """That workers shared a machine, and that they were unlike; nothing where neither holds."""
     most = max((int(one.get("workers_per_machine", 1)) for one in info.get("conditions") or []), default=1)
-    shared = (
-        f"Up to {most} workers of this run measured on one machine at once: times are those of a shared "
-        "machine, whose memory bandwidth they divide."
-    )
     used = [condition(info, worker["condition"]) for worker in info.get("workers") or []]
-    return [*([shared] if most > 1 else []), *unlike(used)]
+    return [*([WorkersShareMachine(most)] if most > 1 else []), *unlike(used)]
 
 
-def unlike(workers: Iterable[Conditions]) -> list[str]:
-    """Return a sentence where the conditions of workers differ; else none."""
+def unlike(workers: Iterable[Conditions]) -> list[WorkersUnlike]:
+    """That the conditions of workers differ, if they do."""
     conditions_of_all = list(workers)
     names = dict.fromkeys(name for conditions in conditions_of_all for name in conditions)
-    values = {name: list(dict.fromkeys(str(one.get(name)) for one in conditions_of_all)) for name in names}
-    differing = [f"{name} {' and '.join(seen)}" for name, seen in values.items() if len(seen) > 1]
-    if not differing:
-        return []
-    return [
-        f"Workers are unlike: {'; '.join(differing)}. All arms of a prompt are measured by one of them, and "
-        "times are shown for each kind and not pooled."
-    ]
+    values = {name: tuple(dict.fromkeys(str(one.get(name)) for one in conditions_of_all)) for name in names}
+    differing = tuple((name, seen) for name, seen in values.items() if len(seen) > 1)
+    return [WorkersUnlike(differing)] if differing else []
 
 
 Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summary]
@@ -439,15 +373,16 @@ def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:
 
 
 def _without_times(summary: Summary) -> Summary:
-    """Return what does not depend on the conditions."""
+    """What does not depend on the conditions."""
     steady: list[ArmRow] = [{**row, "drifted": False} for row in summary["rows"]]
     stopping = summary.get("stopping")
     anytime = stopping is not None and stopping["anytime"]
-    sentences, without = (
-        warnings(rows, summary["losslessness"], summary["parity"], anytime=anytime)
-        for rows in (summary["rows"], steady)
-    )
-    of_drift = set(sentences) - set(without)
+    of_drift = {
+        str(OfArm(full_name(row), said))
+        for row in summary["rows"]
+        for said in _of_row(row, summary["rows"], anytime)
+        if isinstance(said, SpeedupDrifted)
+    }
     if "surfaces" in summary:
         summary = {**summary, "surfaces": []}
     if (joules := summary.get("energy")) is not None:
@@ -485,8 +420,8 @@ _TIMES = {
 GATES = ("lossless", "parity", "incomplete", "untrusted")
 
 
-def gate_failures(summary: Summary, gate: str) -> list[str]:
-    """Return sentences on why a gate of ``--fail-on`` fails; none if it passes.
+def gate_failures(summary: Summary, gate: str) -> list[Message | str]:
+    """Why a gate of ``--fail-on`` fails; nothing if it passes.
 
     * ``lossless``: an arm is alarmed, its claim is refuted, an output could not be read again, or there is no
       independent evidence of an SpS arm; of any arm where none is SpS.
@@ -495,33 +430,29 @@ def gate_failures(summary: Summary, gate: str) -> list[str]:
     * ``untrusted``: CPU contention took so much of the time that nothing is decided, or of ArS alone.
     """
     if gate == "untrusted":
-        return [] if is_trusted(summary) else disturbed_because(summary)
+        return [] if is_trusted(summary) else [*contention_reasons(summary)]
     if gate == "incomplete":
         failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
-        return [f"{failed} sequences failed and {missing} are missing"] if failed or missing else []
+        return [RunIncomplete(failed, missing)] if failed or missing else []
     judged, parity = summary["losslessness"], summary["parity"]
     if gate == "lossless":
-        if judged is None:
-            return ["nothing was measured, so there is no evidence of losslessness"]
-        arms = judged["arms"]
-        speculative = any(arm["method"] == "sps" for arm in arms)
-        failures = []
-        for arm in arms:
-            silent = arm["verdict"] == "no evidence" and (arm["method"] == "sps" or not speculative)
-            if silent or arm["verdict"] in ("alarm", "refuted"):
-                reasons = f"{arm['verdict']} ({'; '.join(arm['reasons'])})"
-            elif arm["unread"]:
-                reasons = f"outputs that could not be read again: {arm['unread']}"
-            else:
-                continue
-            failures.append(f"{label(arm)}, {arm['sampling']}: {reasons}")
-        return failures
+        return [NOTHING_MEASURED] if judged is None else [*_not_lossless(judged["arms"])]
     if parity is None:
-        return ["nothing was scored, so there is no parity to judge"]
+        return [NOTHING_SCORED]
     if not parity["comparisons"]:
-        return ["no SpS arm is beside ArS, so there is no parity to judge"]
+        return [NOTHING_COMPARED]
     return [
-        f"{comparison['arm']}: {parity['metric']} differs by {comparison['difference']:+.4f}"
+        OfArm(comparison["arm"], MetricDiffers(parity["metric"], comparison["difference"]))
         for comparison in parity["comparisons"]
         if comparison["verdict"] == "different"
     ]
+
+
+def _not_lossless(arms: Sequence[ArmLosslessness]) -> Iterator[OfArm]:
+    speculative = any(arm["method"] == "sps" for arm in arms)
+    for arm in arms:
+        silent = arm["verdict"] == "no evidence" and (arm["method"] == "sps" or not speculative)
+        if silent or arm["verdict"] in ("alarm", "refuted"):
+            yield OfArm(full_name(arm), VerdictFails(arm["verdict"], tuple(arm["reasons"])))
+        elif arm["unread"]:
+            yield OfArm(full_name(arm), OutputsUnread(arm["unread"]))

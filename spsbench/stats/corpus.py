@@ -13,6 +13,7 @@ import numpy as np
 
 from spsbench.base.arrays import Floats
 from spsbench.stats.bootstrap import finite, pooled_interval
+from spsbench.stats.messages.runs import NoFigure
 from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import MetricInterval
 from spsbench.tasks.metrics.kind import OUTPUTS, MetricKind
@@ -179,25 +180,21 @@ def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) ->
     return metrics
 
 
-def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """Return a sentence for each metric that has scored outputs but lacks an arm's figure here."""
+def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[NoFigure]:
+    """Which metrics have scored outputs but lack an arm's figure here."""
     by_arm = {str(arm): arm_samples for arm, arm_samples in samples.groupby("arm", sort=False)}
-    sentences = []
+    found = []
     for name, metric in corpora.items():
-        arms = [
+        arms = tuple(
             arm
             for arm, arm_samples in by_arm.items()
             if metric.value is None
             and metric.of_record(arm_samples, arm) is None
             and len(metric.counted(score_table(arm_samples)))
-        ]
+        )
         if arms:
-            sentences.append(
-                f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a "
-                "report does not run, and none is recorded for these outputs. `spsbench score RUN --missing` "
-                "computes it."
-            )
-    return sentences
+            found.append(NoFigure(name, arms))
+    return found
 
 
 def intervals(

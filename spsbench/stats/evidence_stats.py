@@ -24,6 +24,7 @@ from spsbench.base.arrays import Floats
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED
 from spsbench.stats.bootstrap import quantiles
+from spsbench.stats.messages.evidence import SumsNotFinite
 from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import Leakage, LogScore, TransformTest
 
@@ -72,7 +73,7 @@ def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
     return carried, sums | {closest: float(_column(sums_of, closest).min(initial=1.0))}
 
 
-def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[str]:
+def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[SumsNotFinite]:
     """Return the reason for an alarm where sums are NaN or infinite: of them nothing can be said.
 
     They are those of one kind of evidence, with None those of the decisions. To leave them out without a word
@@ -85,9 +86,7 @@ def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[str]:
     if not any(wrong):
         return []
     names = sorted({name for each in wrong for name in each})
-    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    count = sum(map(bool, wrong))
-    return [f"{count} of {len(samples)} sequences have sums that are no finite numbers ({listed})"]
+    return [SumsNotFinite(sum(map(bool, wrong)), len(samples), tuple(names))]
 
 
 @cache

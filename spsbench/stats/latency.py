@@ -24,6 +24,7 @@ from spsbench.base.axes import identity
 from spsbench.base.records import Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import pooled_ratio, ratio
+from spsbench.stats.certainty import Certainty
 from spsbench.stats.speedup import column, finished, shown, unit_of
 from spsbench.store.summary_types import ArmEnergy, ArmPositions, ArmRow, ArmTails, Energy, PositionBin, Tails
 
@@ -169,25 +170,15 @@ ENERGY = "energy_j"
 
 
 def energy(
-    by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[ArmRow],
-    info: Mapping[str, Any],
-    *,
-    trusted: bool,
-    anytime: bool,
+    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], info: Mapping[str, Any], certainty: Certainty
 ) -> Energy | None:
-    """Return the energy of a run.
-
-    Joules per token have no interval where ``anytime``; see ``paired_speedup``.
-    """
+    """The energy of a run; joules per token have no interval where ``anytime``, see ``paired_speedup``."""
     counter = info.get("energy")
     if not counter:
         return None
     counted = {arm: in_joules(part) for arm, part in by_arm.items()}
     counted = {arm: part for arm, part in counted.items() if float(part["decode_s"].sum()) > 0}
-    arms = [
-        _arm_energy(row, counted, trusted=trusted, anytime=anytime) for row in rows if row["arm"] in counted
-    ]
+    arms = [_arm_energy(row, counted, certainty) for row in rows if row["arm"] in counted]
     # A counter that moves as seldom as a sequence ends says little of one.
     timed = [finished(by_arm[arm["arm"]]) for arm in arms]
     count = sum(map(len, timed))
@@ -215,19 +206,16 @@ def in_joules(samples: pd.DataFrame) -> pd.DataFrame:
     return done[known].assign(decode_s=joules[known], prefill_s=0.0)
 
 
-def _arm_energy(
-    row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anytime: bool
-) -> ArmEnergy:
-    """Return the energy of one arm."""
+def _arm_energy(row: ArmRow, counted: Mapping[str, pd.DataFrame], certainty: Certainty) -> ArmEnergy:
     arm_joules, baseline = counted[row["arm"]], row["baseline"]
     one_process = "process" not in arm_joules or arm_joules["process"].nunique() < 2
     sums = arm_joules.groupby(unit_of(arm_joules), sort=False)[["decode_s", "new_tokens"]].sum()
     per_token = pooled_ratio(*sums.to_numpy(dtype=np.float64).T)
-    known = trusted and one_process and not anytime
+    known = certainty.clean and one_process and not certainty.anytime
     other = counted.get(baseline or "")
     # Joules per token of the arm over those of its baseline, paired by sequence.
-    saving = None if other is None else paired_speedup(arm_joules, other, anytime=anytime)
-    if saving is not None and not trusted:  # others draw energy, too
+    saving = None if other is None else paired_speedup(arm_joules, other, anytime=certainty.anytime)
+    if saving is not None and not certainty.clean:  # others draw energy, too
         saving = Speedup(saving.ratio, None, None)
     return {
         **identity(row),

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 import numpy as np
 
 from spsbench.base import axes
+from spsbench.base.messages import Message
 from spsbench.base.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
@@ -47,6 +48,26 @@ from spsbench.base.records import (
 from spsbench.law.yardstick import LEAST_ROUNDING, TOO_FAR
 from spsbench.stats import evidence_stats
 from spsbench.stats.bootstrap import finite, pooled_ratio
+from spsbench.stats.messages import OfArm
+from spsbench.stats.messages.evidence import (
+    GREEDY,
+    NO_EXACT_SEARCH,
+    NOT_RESCORED,
+    NOTHING_RECORDED,
+    NOTHING_SAMPLED,
+    AboveOptimum,
+    AlphasDiffer,
+    DecisionsContradicted,
+    DecisionsFollow,
+    FewPositions,
+    ImpossibleTokens,
+    LargeEValue,
+    LogProbabilitiesContradicted,
+    RowsContradicted,
+    RowsFarOff,
+    SearchesAgree,
+    SearchesDiffer,
+)
 from spsbench.stats.speedup import finished, matched_by
 from spsbench.store.summary_types import (
     ArmLosslessness,
@@ -67,6 +88,10 @@ from spsbench.store.summary_types import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Reason = Message | str
+Judged = tuple[Verdict, Sequence[Reason]]
 
 
 def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
@@ -135,7 +160,6 @@ ALARM: Final = "alarm"
 NO_EVIDENCE: Final = "no evidence"
 LOSSY: Final = "lossy by design"
 REFUTED: Final = "refuted"
-GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
 def losslessness(
@@ -228,7 +252,8 @@ def _judge_arm(
         nothing: BeamFacts = {"identity": None, "scores": None}
         beams = nothing if samples is None else beam_facts(baseline, samples, precise=is_precise(dtype))
         judged.update({"lossless": True, "acceptance_z": None, "proof": None, "beams": beams})
-        judged["verdict"], judged["reasons"] = _verdict_of_search(row, beams)
+        judged["verdict"], reasons = _verdict_of_search(row, beams)
+        judged["reasons"] = [*map(str, reasons)]
         return judged
     if samples is not None:
         self_evidence = evidence_of(samples, exact=True)
@@ -241,48 +266,37 @@ def _judge_arm(
         judged["self_consistency"], judged["rescored"] = self_evidence, independent
         judged["decisions"] = decisions_of(samples, dtype)
     if judged["lossless"]:
-        judged["verdict"], judged["reasons"] = _verdict(judged, above_optimum(row, judged["decisions"]))
+        judged["verdict"], reasons = _verdict(judged, above_optimum(row, judged["decisions"]))
+        judged["reasons"] = [*map(str, reasons)]
     else:  # what a lossy rule's evidence measures stays, an alarm it is not
         for evidence in filter(None, (judged["self_consistency"], judged["rescored"])):
             evidence.update({"verdict": judged["verdict"], "reasons": []})
     return judged
 
 
-def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> tuple[Verdict, list[str]]:
-    """Return verdict and reasons of a beam search."""
+def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> Judged:
+    """Verdict and reasons of a beam search."""
     same, scores = facts["identity"], facts["scores"]
-    alarms = []
+    alarms: list[Reason] = []
     if same is not None and same["contradicted"]:
-        alarms.append(
-            f"{same['contradicted']} of {same['sequences']} searches found other hypotheses or scores"
-        )
+        alarms.append(SearchesDiffer(same["contradicted"], same["sequences"]))
     if scores is not None and scores["contradicted"]:
-        alarms.append(
-            f"{scores['contradicted']} of {scores['sequences']} log-probabilities contradict the target"
-        )
+        alarms.append(LogProbabilitiesContradicted(scores["contradicted"], scores["sequences"]))
     if alarms:
         return ALARM, alarms
     if row["method"] == "sps" and same is None:
-        return NO_EVIDENCE, ["no exact beam search beside it: --arms ars,sps"]
+        return NO_EVIDENCE, [NO_EXACT_SEARCH]
     if same is None:
         verdict: Verdict = NO_EVIDENCE if scores is None else OK
-        return verdict, ["beam search samples nothing"]
-    beside = f", {same['rounding']} more within rounding" if same["rounding"] else ""
-    beside += "" if same["precise"] else f"; weak evidence, {same['allowance']:.2g} nats count as rounding"
-    sentence = (
-        f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}{beside}"
-    )
-    return OK, [sentence]
+        return verdict, [NOTHING_SAMPLED]
+    allowance = None if same["precise"] else same["allowance"]
+    return OK, [SearchesAgree(same["identical"], same["sequences"], same["rounding"], allowance)]
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
     """Return what a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one."""
     leakage = None if facts is None else facts["leakage"]
     return None if leakage is None else float(leakage["bound"])
-
-
-UNBOUNDED = "too few positions to bound a leak"
-"""What a bound of everything says."""
 
 
 def bounds(value: float | None) -> TypeGuard[float]:
@@ -325,10 +339,12 @@ def evidence_of(
         "verdict": OK,
         "reasons": [],
     }
-    facts["verdict"], facts["reasons"] = _verdict_of_kind(facts, exact)
+    verdict, reasons = _verdict_of_kind(facts, exact)
     if unusable:
-        others = facts["reasons"] if facts["verdict"] == ALARM else []
-        facts["verdict"], facts["reasons"] = ALARM, [*unusable, *others]
+        reasons = [*unusable, *(reasons if verdict == ALARM else [])]
+        verdict = ALARM
+    facts["verdict"] = verdict
+    facts["reasons"] = [*map(str, reasons)]
     return facts
 
 
@@ -368,8 +384,9 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     target, draft = (rows_apart(sums, role) for role in ("target", "draft"))
     # Decisions derived from rows of 16 bits that the loop had not made itself: rounding turns a few.
     allowed = 0 if precise or target is not None else COARSE_TOLERANCE * total
-    reasons = unusable
-    reasons += [f"{contradicted} of {total} decisions contradict the models' rows"] * (contradicted > allowed)
+    reasons: list[Reason] = [*unusable]
+    if contradicted > allowed:
+        reasons.append(DecisionsContradicted(contradicted, total))
     if target is not None:
         facts["target"] = target
         reasons += wrong_rows("target", target)
@@ -377,7 +394,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         facts["draft"] = draft
         reasons += wrong_rows("draft", draft)
     facts["verdict"] = ALARM if reasons else OK
-    facts["reasons"] = reasons
+    facts["reasons"] = [*map(str, reasons)]
     known = precise if target is None else target["beyond"] is not None or target["rounding"] is not None
     whole = len(carried) == len(done) and not unread_of(samples)
     facts["exact"] = known and whole and total > 0 and not contradicted + open_ and not reasons
@@ -412,39 +429,34 @@ def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
     }
 
 
-def wrong_rows(role: str, distances: RowsApart) -> list[str]:
-    """Return why rows are not a model's own, if they are not."""
+def wrong_rows(role: str, distances: RowsApart) -> list[Message]:
+    """Why rows are not a model's own, if they are not."""
     if distances["beyond"]:
-        counted = f"{distances['beyond']} of {distances['rows']} rows of the {role}"
-        return [f"{counted} contradict an independent forward"]
+        return [RowsContradicted(role, distances["beyond"], distances["rows"])]
     rounding = distances["rounding"]
     if rounding is not None and not distances["unexplained"] <= TOO_FAR * max(rounding, LEAST_ROUNDING):
-        far, alone = f"{distances['unexplained']:.1%}", f"{rounding:.1%}"
-        return [f"the rows of the {role} lie {far} from an independent forward, rounding alone {alone}"]
+        return [RowsFarOff(role, distances["unexplained"], rounding)]
     return []
 
 
-def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:
-    """Return verdict and reasons of one kind of evidence."""
-    reasons = []
+def _verdict_of_kind(facts: Evidence, exact: bool) -> Judged:
+    """Verdict and reasons of one kind of evidence."""
+    reasons: list[Reason] = []
     if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
-        reasons.append(
-            f"{facts['impossible']} of {facts['tokens']} tokens have probability 0 under the target"
-        )
+        reasons.append(ImpossibleTokens(facts["impossible"], facts["tokens"]))
     if facts["log10_e_value"] >= ALARM_LOG10_E:
-        reasons.append(f"e-value 10^{facts['log10_e_value']:.1f}, alarm at 10^{ALARM_LOG10_E:.0f}")
+        reasons.append(LargeEValue(facts["log10_e_value"], ALARM_LOG10_E))
     if reasons:
         return ALARM, reasons
     if facts["greedy"]:
         return OK, [GREEDY]
     if facts["positions"] < FEWEST_POSITIONS:
-        few = f"only {facts['positions']} positions had more than one possible token"
-        return NO_EVIDENCE, [few]
+        return NO_EVIDENCE, [FewPositions(facts["positions"])]
     return OK, []
 
 
-def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
-    """Return the reason to doubt an arm that accepts more than any lossless rule can, beyond chance.
+def above_optimum(row: ArmRow, decided: Decisions | None) -> list[AboveOptimum]:
+    """The reason to doubt an arm that accepts more than any lossless rule can, beyond chance.
 
     Where every decision was derived again there is nothing left to estimate: by chance one interval in forty
     lies above.
@@ -452,11 +464,11 @@ def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
     share = row.get("share_of_optimum")
     if decided is not None or share is None or share["low"] is None or share["low"] <= 1.0:
         return []
-    return [f"accepts {share['ratio']:.1%} of what the best lossless rule can, at least {share['low']:.1%}"]
+    return [AboveOptimum(share["ratio"], share["low"])]
 
 
-def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict, list[str]]:
-    """Return an arm's verdict: an alarm from any evidence counts, but only independent rows can clear it."""
+def _verdict(arm: ArmLosslessness, beyond: Sequence[AboveOptimum] = ()) -> Judged:
+    """Of an arm: an alarm from any evidence counts, but only independent rows can clear it."""
     self_evidence = arm["self_consistency"]
     independent = arm["rescored"]
     decided = arm["decisions"]
@@ -469,27 +481,25 @@ def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict,
         "at temperature 1": proof.get("rescored"),
         "decisions at temperature 1": proof.get("decisions"),
     }
-    alarms = [
-        f"{name}: {reason}"
+    alarms: list[Reason] = [
+        OfArm(name, reason)
         for name, kind in kinds.items()
         if kind is not None and kind["verdict"] == ALARM
         for reason in kind["reasons"]
     ]
     alarms += beyond
     if z is not None and abs(z) > ALARM_Z:
-        alarms.append(f"alpha_tested and alpha_beta differ by {abs(z):.1f} standard errors")
+        alarms.append(AlphasDiffer(z))
     if alarms:
         return ALARM, alarms
     if decided is not None and decided["exact"]:
         reasons = [] if independent is None else independent["reasons"]
-        whose = "the rows as computed" if "target" in decided else "the target's own rows"
-        return OK, [*reasons, f"every decision follows from {whose}"]
+        return OK, [*reasons, DecisionsFollow("target" in decided)]
     if independent is not None:
         return independent["verdict"], independent["reasons"]
     if self_evidence is None:
-        return NO_EVIDENCE, ["no evidence was recorded"]
-    reasons = [GREEDY] if self_evidence["greedy"] else []
-    return NO_EVIDENCE, [*reasons, "no sequence was re-scored independently"]
+        return NO_EVIDENCE, [NOTHING_RECORDED]
+    return NO_EVIDENCE, [*([GREEDY] if self_evidence["greedy"] else []), NOT_RESCORED]
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:

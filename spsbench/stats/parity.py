@@ -21,9 +21,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from spsbench.base.arrays import Floats
+from spsbench.base.messages import Message
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt, score_table
+from spsbench.stats.messages.evidence import (
+    DRAFT_SCORES_ZERO,
+    FIGURE_NOT_RECORDED,
+    METRIC_FILE_NOT_RUN,
+    NO_COMMON_PROMPT,
+    ONE_FIGURE,
+    SAME_PROBLEMS_SOLVED,
+    TOO_LITTLE_VARIATION,
+    AbsoluteMargin,
+    MarginOfGap,
+    NoSpread,
+    NoVariance,
+)
 from spsbench.stats.speedup import conversation_of, finished
 from spsbench.store.summary_types import (
     Advantage,
@@ -116,7 +130,7 @@ def parity(
     value = None if corpus is None else corpus.value
     recorded = corpus.on_common(done) if corpus is not None and value is None else None
     # Why recorded figures have no interval.
-    why_not = OF_A_FILE if corpus is not None and corpus.summed else WHOLE
+    why_not = METRIC_FILE_NOT_RUN if corpus is not None and corpus.summed else ONE_FIGURE
     units: dict[str, Units] = {
         arm: per_prompt(done[arm], table, column)
         if corpus is None
@@ -155,8 +169,8 @@ def parity(
 
 def _advantage_of_record(recorded: CommonFigures, ars: str, draft: str, why_not: str) -> Advantage:
     target, alone = (recorded.by_arm.get(arm) for arm in (ars, draft))
-    reason = UNRECORDED if None in (target, alone) else why_not
-    return _no_ratio(recorded.prompts, target, alone, NO_RATIO if alone == 0 else reason)
+    reason = FIGURE_NOT_RECORDED if None in (target, alone) else why_not
+    return _no_ratio(recorded.prompts, target, alone, DRAFT_SCORES_ZERO if alone == 0 else reason)
 
 
 def _compare_of_record(
@@ -167,17 +181,8 @@ def _compare_of_record(
     gap = None if first is None or alone is None else (first - alone) * (1.0 if better else -1.0)
     scores = _side_by_side(prompts, first, second, gap, default)
     scores["difference"] = None if first is None or second is None else second - first
-    scores["reason"] = UNRECORDED if scores["difference"] is None else why_not
+    scores["reason"] = FIGURE_NOT_RECORDED if scores["difference"] is None else why_not
     return scores
-
-
-WHOLE = "the metric gives one figure for all outputs together, which has no interval"
-OF_A_FILE = (
-    "a verdict takes the metric's file, which a report does not run; `spsbench score RUN --missing` gives it"
-)
-NO_RATIO = "the draft alone scores 0"
-NO_INTERVAL = "too little variation between prompts for an interval, or the draft alone scores on one alone"
-UNRECORDED = "no figure of these outputs is recorded; `spsbench score RUN --missing` computes it"
 
 
 def compare(
@@ -216,7 +221,7 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
     target, draft, _ = _common_prompts(target, draft, None)
     of_target, of_draft = figure(target, value), figure(draft, value)
     if of_target is None or not of_draft:
-        reason = "no common prompt" if not len(target) else NO_RATIO
+        reason = NO_COMMON_PROMPT if not len(target) else DRAFT_SCORES_ZERO
         return _no_ratio(len(target), of_target, of_draft, reason)
     if value is None:
         columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
@@ -226,7 +231,7 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         both, statistic = _of_both(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic, log=True)
         ratio = of_target / of_draft
-    result = _no_ratio(len(target), of_target, of_draft, NO_INTERVAL if low is None else None)
+    result = _no_ratio(len(target), of_target, of_draft, TOO_LITTLE_VARIATION if low is None else None)
     result.update({"ratio": ratio, "low": low, "high": high})
     return result
 
@@ -247,20 +252,18 @@ def _side_by_side(
     prompts: int, first: float | None, second: float | None, gap: float | None, default: float | None
 ) -> PairedScores:
     """Return the figures of two arms and their margin, before any test."""
+    margin = DEFAULT_MARGIN if default is None else default
+    rule: Message = AbsoluteMargin(margin, gap is not None)
     if gap is not None and gap > 0:
         margin = SHARE_OF_GAP * gap
-        rule = f"{SHARE_OF_GAP:.0%} of the target-draft gap"
-    else:
-        margin = DEFAULT_MARGIN if default is None else default
-        why = "no draft-only arm" if gap is None else "the target is no better than the draft"
-        rule = f"{margin:g} absolute: {why}"
+        rule = MarginOfGap(SHARE_OF_GAP)
     return {
         "prompts": prompts,
         "baseline_mean": first,
         "arm_mean": second,
         "difference": None,
         "margin": margin,
-        "margin_rule": rule,
+        "margin_rule": str(rule),
         "normalised_difference": None,
         "low": None,
         "high": None,
@@ -352,14 +355,13 @@ def _add_tests(scores: PairedScores, ars: Any, sps: Any, value: Value | None) ->
     """Add interval, tests and verdict of paired scores, or of the figures of corpora."""
     n = len(ars)
     if n < 2:
-        scores["reason"] = f"{n} prompt{'' if n == 1 else 's'}: no variance to judge by"
+        scores["reason"] = str(NoVariance(n))
         return
     difference, (low, high) = differences(ars, sps, value)
     deviation = float(difference.std(ddof=1))
     if deviation < _ROUNDING:
-        same = "the same score" if abs(float(difference[0])) < _ROUNDING else "the same difference"
-        which = "on every prompt" if value is None else "whichever prompt is left out"
-        scores.update({"standard_deviation": 0.0, "reason": f"{same} {which}"})
+        same = NoSpread(abs(float(difference[0])) < _ROUNDING, by_prompt=value is None)
+        scores.update({"standard_deviation": 0.0, "reason": str(same)})
         return
     from statsmodels.stats.weightstats import ttost_paired
 
@@ -429,5 +431,5 @@ def _solved(ars: Units, sps: Units) -> Solved:
         "only_sps": table[1][0],
         "neither": table[1][1],
         "p_value": float(mcnemar(table, exact=True).pvalue) if differ else None,
-        "reason": None if differ else "the same problems are solved",
+        "reason": None if differ else SAME_PROBLEMS_SOLVED,
     }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.base.axes import EAGER, RECOMMENDED, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
+from spsbench.base.messages import Message
 from spsbench.base.other_layers import kernels_of_models, slow_kernels, slower_than_asked
 from spsbench.base.records import CUTS, SCHEMA_VERSION, Loop, Processing
 from spsbench.parts.external.engine import PeerRun, unequal
@@ -23,6 +24,8 @@ from spsbench.stats.conditions import contention, separated, slow_sequences, unl
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
 from spsbench.stats.latency import energy, positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
+from spsbench.stats.messages.runs import PROCESSES_DIFFER, ArmLeftOut, PromptsCut, RanEager, SlowDtype
+from spsbench.stats.messages.timings import CONTENTION_NOT_COUNTED, RepeatsDiffer
 from spsbench.stats.parity import metrics, parity
 from spsbench.stats.predict.costs import hindsight, prediction, replayed
 from spsbench.stats.predict.factors import why
@@ -91,7 +94,6 @@ class _Measured:
     loops: Mapping[str, pd.DataFrame]
     info: Mapping[str, Any]
     corpora: Mapping[str, CorpusMetric]
-    clean: bool
     certainty: Certainty
 
     def of_arm(self, key: str, arm: str) -> Any:
@@ -115,7 +117,6 @@ def _summarise(
         loops={str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {},
         info=info,
         corpora=corpus_metrics(info, kinds),
-        clean=lost["trusted"],
         certainty=Certainty(
             anytime=bool((info.get("stopping") or {}).get("anytime")),
             over_time=info.get("interval") == OVER_TIME,
@@ -131,10 +132,10 @@ def _summarise(
     judged = plain(losslessness(run.samples, rows, None if dtype is None else str(dtype), info.get("proof")))
     quality = plain(parity(run.samples, rows, info.get("headline_metric"), info.get("metrics"), run.corpora))
     labels = _labels(run)
-    if joules := energy(run.samples, rows, info, trusted=run.clean, anytime=anytime):
+    if joules := energy(run.samples, rows, info, run.certainty):
         labels["energy"] = plain(joules)
     alarmed = {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
-    sized = plain(surfaces(run.samples, rows, trusted=run.clean))
+    sized = plain(surfaces(run.samples, rows, clean=run.certainty.clean))
     summary: Summary = {
         "schema_version": SCHEMA_VERSION,
         **labels,
@@ -150,13 +151,16 @@ def _summarise(
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
-            *_of_the_run(info),
-            *unlike_workers(info),
-            *_of_timings(samples, info),
-            *_of_the_outputs(samples, info),
-            *without_figure(finished(samples), run.corpora),
-            *warnings(rows, judged, quality, anytime=anytime, data=labels["data"]),
-            *slow_sequences(run.samples, rows),
+            str(warning)
+            for warning in (
+                *_of_the_run(info),
+                *unlike_workers(info),
+                *_of_timings(samples, info),
+                *_of_the_outputs(samples, info),
+                *without_figure(finished(samples), run.corpora),
+                *warnings(rows, judged, quality, anytime=anytime, data=labels["data"]),
+                *slow_sequences(run.samples, rows),
+            )
         ],
         "conditions": [],
     }
@@ -212,7 +216,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
     times = None if base is None else pair(base, own)
     # Halves are compared with the ordinary 95% interval, not with a confidence sequence, which is wider: the
     # half of a steady run then leaves it in about one case of twenty.
-    ordinary = replace(run.certainty, anytime=False).undisturbed(base, own)
+    ordinary = replace(run.certainty, anytime=False).without_contention(base, own)
     tokens = int(done["new_tokens"].sum())
     decode_s = float(done["decode_s"].sum())
     expected = run.of_arm("expected_sequences", name)
@@ -247,7 +251,10 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "paired_prompts": None if base is None else int(in_both(base, own)[1]["example_id"].nunique()),
         "paired_waves": 0 if times is None else len(times),
         "paired_conversations": 0 if times is None else len(times),
-        "drifted": run.clean and times is not None and ordinary is not None and drifted(times, ordinary),
+        "drifted": run.certainty.clean
+        and times is not None
+        and ordinary is not None
+        and drifted(times, ordinary),
         "own_baseline": own_baseline,
         "own_speedup": speedup
         if own_baseline == baseline
@@ -399,7 +406,9 @@ def _diagnostics(
     }
     explained = why(run.samples, run.loops, sampled)
     judged = verdicts(run.samples, rows, explained, run.certainty, alarmed=alarmed)
-    decided = run.clean or (bool(judged) and all(each["outcome"] != "unclear" for each in judged or ()))
+    decided = run.certainty.clean or (
+        bool(judged) and all(each["outcome"] != "unclear" for each in judged or ())
+    )
     parts: Diagnostics = {
         "prediction": prediction(sampled, run.info, {} if evidence is None else replayed(evidence, sampled)),
         "why": explained if decided else None,
@@ -432,10 +441,10 @@ def token_hash(samples: pd.DataFrame) -> str | None:
     return hashes.pop() if len(hashes) == 1 else None
 
 
-def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
-    """Return sentences on how arms were run, and on what was not."""
+def _of_the_run(info: Mapping[str, Any]) -> Iterator[Message | str]:
+    """How arms were run, and what was not."""
     for arm, reason in other_fallbacks(info, engine_of(info) or ""):
-        yield f"{arm} ran with the engine eager: {reason}."
+        yield RanEager(arm, reason)
     models = info.get("models") or {}
     target = models.get("target") or {}
     if slow_layers := slow_kernels(kernels_of_models(models)):
@@ -445,39 +454,28 @@ def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
     left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
     slow = target.get("backend") == "torch" and target.get("dtype") in ("bfloat16", "float16")
     if left_to_it and slow:  # few CPUs compute fast in the checkpoint's 16 bit
-        yield (
-            f"The models compute in {target['dtype']}, the checkpoint's dtype, over torch. On many CPUs "
-            "--dtype float32 is faster, several times where ONNX Runtime covers both models: measure it too "
-            "before you judge the baseline."
-        )
+        yield SlowDtype(target["dtype"])
     for arm, reason in (info.get("engines_left_out") or {}).items():
-        yield f"{arm} was left out, its engine could not be started: {reason}."
+        yield ArmLeftOut(arm, reason)
 
 
-def _of_timings(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:
-    """Return sentences on what was timed again, and on what could not be seen."""
+def _of_timings(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[Message | str]:
+    """What was timed again, and what could not be seen."""
     if differing := (info.get("remeasured") or {}).get("differing"):
-        yield (
-            f"{len(differing)} timings taken again wrote other tokens from the same seed, e.g. "
-            f"{differing[0]}: what answered is not deterministic."
-        )
+        yield RepeatsDiffer(len(differing), differing[0])
     if info.get("interval") and not finished(samples).empty:
         seen = [
             state for state in samples["conditions"] if isinstance(state, Mapping) and {*LOST} & state.keys()
         ]
         if not seen:
-            yield (
-                "This machine counts neither waiting for a CPU nor stolen time: whether others disturbed the "
-                "times is not known."
-            )
+            yield CONTENTION_NOT_COUNTED
 
 
-def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:
+def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[Message | str]:
     if count := info.get("truncated_prompts"):
-        several = "prompts have documents that were" if count > 1 else "prompt has a document that was"
-        yield f"{count} {several} cut to fit into the models' window."
+        yield PromptsCut(count)
     if "process" in samples and not finished(samples).empty and token_hash(samples) is None:
-        yield "The processes wrote different tokens from the same seeds. `spsbench compare` shows where."
+        yield PROCESSES_DIFFER
 
 
 def _labels(run: _Measured) -> Labels:

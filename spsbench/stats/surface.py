@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def surfaces(
-    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool = True
+    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, clean: bool = True
 ) -> list[Surface]:
     """Return a surface per place of the speculative arms but batch and K; none without two batch sizes."""
     keys = dict.fromkeys(place(row, "batch", "k") for row in rows if row["method"] == "sps")
@@ -34,11 +34,11 @@ def surfaces(
     for key in keys:
         own = [row for row in rows if place(row, "batch", "k") == key and row["speedup"] is not None]
         if len({row["batch"] for row in own}) > 1:
-            results.append(_surface(own, by_arm, trusted=trusted))
+            results.append(_surface(own, by_arm, clean=clean))
     return results
 
 
-def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trusted: bool) -> Surface:
+def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, clean: bool) -> Surface:
     """Return the surface of one place: a cell for each batch size and K, and where each K pays."""
     baselines = {str(row["baseline"]): row["batch"] for row in own}
     cells = [_cell(arm, batch, 0, None, by_arm) for arm, batch in baselines.items()]
@@ -54,7 +54,7 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
     return {
         **{name: axes[name] for name in ("sampling", "engine", "drafter", "rule", "policy")},  # type: ignore[typeddict-item]
         "cells": sorted(cells, key=lambda cell: (cell["batch"], cell["k"])),
-        "pays_up_to": [_pays_up_to(k, [row for row in own if row["k"] == k], by_arm, trusted) for k in ks],
+        "pays_up_to": [_pays_up_to(k, [row for row in own if row["k"] == k], by_arm, clean) for k in ks],
     }
 
 
@@ -78,9 +78,7 @@ def _cell(
     }
 
 
-def _pays_up_to(
-    k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool
-) -> PaysUpTo:
+def _pays_up_to(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], clean: bool) -> PaysUpTo:
     """Return up to which batch size a K pays, from the waves of prompts that all its batch sizes share."""
     ordered = sorted(rows, key=lambda row: row["batch"])
     sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]
@@ -91,7 +89,7 @@ def _pays_up_to(
     several = any(row["processes"] > 1 for row in ordered)
     ends = (None, None, None) if limit is None else (limit.estimate, limit.low, limit.high)
     batch, low, high = (None if end is None or math.isinf(end) else end for end in ends)
-    if several or not trusted:
+    if several or not clean:
         low = high = None
     beyond = limit is not None and math.isinf(limit.estimate)
     return {"k": k, "batch": batch, "low": low, "high": high, "beyond": beyond}

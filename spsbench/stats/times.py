@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.base.axes import label
+from spsbench.base.messages import Message
+from spsbench.stats.messages import full_name
+from spsbench.stats.messages.timings import PromptsUntimed, TimesContradictLoops
 from spsbench.stats.speedup import column, finished, in_both, matched_by
 from spsbench.store.summary_types import ArmRow
 
@@ -21,26 +23,24 @@ SLACK_LOOPS = 0.5
 """Mean loops that a sequence may have beyond: the clock runs on before its first loop and after its last one.
 On a CPU that others used, too, that were 60 microseconds of loops of 12 ms."""
 
-_NAMED = 3
-
 
 def doubts(
     samples: Mapping[str, pd.DataFrame], loops: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> list[str]:
-    """Return what must stand before any speedup: times that contradict the loops, and prompts without one."""
+    """What must stand before any speedup: times that contradict the loops, and prompts without one."""
     return [
-        sentence
+        str(said)
         for row in rows
         if (own := samples.get(row["arm"])) is not None
-        for sentence in (
+        for said in (
             *_against_loops(row, finished(own), loops.get(row["arm"])),
             *_without_a_time(row, own, samples),
         )
     ]
 
 
-def _against_loops(row: ArmRow, done: pd.DataFrame, loops: pd.DataFrame | None) -> Iterator[str]:
-    """Yield a sentence where an arm's decoding seconds are not those of its loops, as far as these are seen.
+def _against_loops(row: ArmRow, done: pd.DataFrame, loops: pd.DataFrame | None) -> Iterator[Message]:
+    """Where an arm's decoding seconds are not those of its loops, as far as these are seen.
 
     An engine that is watched from outside has the prompt's seconds in its first loop.
     """
@@ -56,15 +56,18 @@ def _against_loops(row: ArmRow, done: pd.DataFrame, loops: pd.DataFrame | None) 
     if over.sum() <= granted * loop_s.sum():
         return
     worst = both.iloc[int(over.argmax())]
-    yield (
-        f"The times of {label(row)}, {row['sampling']}, contradict its loops: {decode_s.sum():.4g} s, of "
-        f"which loops took {loop_s.sum():.4g} s; most of all in {worst['example_id']} "
-        f"({worst['decode_s']:.4g} s and {worst['in_loops_s']:.4g} s). Do not use its speedup."
+    yield TimesContradictLoops(
+        full_name(row),
+        decode_s.sum(),
+        loop_s.sum(),
+        worst["example_id"],
+        worst["decode_s"],
+        worst["in_loops_s"],
     )
 
 
 def _with_loops(done: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFrame:
-    """Return sequences with the seconds of their loops, ``in_loops_s``; NaN where these are not seen."""
+    """Sequences with the seconds of their loops, ``in_loops_s``; NaN where these are not seen."""
     key = matched_by(done, loops)
     rows = done[[*key, "decode_s", "prefill_s"]]
     seconds = column(loops, "loop_s")
@@ -81,17 +84,13 @@ def _with_loops(done: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFrame:
     return rows.merge(sums.drop(columns="unseen"), on=key)
 
 
-def _without_a_time(row: ArmRow, own: pd.DataFrame, samples: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    """Yield a sentence where a speedup leaves out prompts: their times are missing on one of its sides."""
+def _without_a_time(row: ArmRow, own: pd.DataFrame, samples: Mapping[str, pd.DataFrame]) -> Iterator[Message]:
+    """Where a speedup leaves out prompts: their times are missing on one of its sides."""
     base = samples.get(row["baseline"] or "")
     if base is None or row["speedup"] is None:
         return
     paired = {*in_both(base, own)[1]["example_id"]}
     asked = dict.fromkeys((*base["example_id"], *own["example_id"]))
-    lacking = [str(name) for name in asked if name not in paired]
+    lacking = tuple(str(name) for name in asked if name not in paired)
     if lacking:
-        names = ", ".join(lacking[:_NAMED]) + f" and {len(lacking) - _NAMED} more" * (len(lacking) > _NAMED)
-        yield (
-            f"{len(lacking)} of {len(asked)} prompts were not timed by both {label(row)}, {row['sampling']}, "
-            f"and its baseline: the speedup is without {names}."
-        )
+        yield PromptsUntimed(full_name(row), lacking, len(asked))

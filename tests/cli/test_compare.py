@@ -201,7 +201,7 @@ def test_scores_and_gates_name_both_arms_of_two_names() -> None:
     file = io.StringIO()
     Console(file=file, width=100).print(compared_screen(compared))
     assert "sps-k2 | sps-k4: ROUGE-2 0.1000 -> 0.2000, +0.1000" in file.getvalue()
-    assert slower(compared, 0.02) == ["sps-k2 | sps-k4 takes 50.0% longer per token"]
+    assert [*map(str, slower(compared, 0.02))] == ["sps-k2 | sps-k4 takes 50.0% longer per token"]
     assert undecided(compared, 0.5) == ["sps-k2 | sps-k4"]
 
 

@@ -12,7 +12,7 @@ from support.drawing import unprinted
 
 from spsbench.parts.verify.outputs import at_most, rescored_outputs
 from spsbench.report import judgement
-from spsbench.stats.losslessness import UNBOUNDED
+from spsbench.stats.messages.evidence import UNBOUNDED
 
 ROOT = Path(__file__).parents[2]
 # Chance alone may give an arm more than all of what the best rule accepts, and that is said.

@@ -63,14 +63,14 @@ def test_unlike_hardware_is_said_and_like_hardware_is_not() -> None:
     other: Conditions = {"threads": 1, "cpu": "Xeon", "cores": 8}
     assert unlike([one, one]) == []
     (said,) = unlike([one, other, one])
-    assert said.startswith("Workers are unlike: cpu EPYC and Xeon. All arms of a prompt")
+    assert str(said).startswith("Workers are unlike: cpu EPYC and Xeon. All arms of a prompt")
 
 
 def test_the_summary_warns_of_shared_and_of_unlike_machines() -> None:
     alone: Conditions = {"cpu": "EPYC"}
     shared = with_sharing({"cpu": "Xeon"}, 3)
     info = {"conditions": [alone, shared], "workers": [{"condition": 0}, {"condition": 1}]}
-    said = unlike_workers(info)
+    said = [*map(str, unlike_workers(info))]
     assert said[0].startswith("Up to 3 workers of this run measured on one machine at once")
     assert "cpu EPYC and Xeon" in said[1]
     assert unlike_workers({"conditions": [alone]}) == []

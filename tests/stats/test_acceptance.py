@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from spsbench.base.errors import SpsbenchError
-from spsbench.stats.acceptance import LEGEND, PER_POSITION, acceptance_by_name, disagreement, share_of_optimum
+from spsbench.stats.acceptance import PER_POSITION, acceptance_by_name, disagreement, share_of_optimum
+from spsbench.stats.messages import LEGEND
 
 
 def _exact_iid_loops(make_loops: Callable[..., pd.DataFrame]) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def test_slow_changes_are_in_it_and_without_them_it_covers_too_little(size: floa
         for part in noise.reshape(runs, timings)[::6]:
             base, own = run(rng, part - noise.mean())
             for over_time in held:
-                found = Certainty(over_time=over_time).undisturbed(base, own)
+                found = Certainty(over_time=over_time).without_contention(base, own)
                 assert found is not None
                 assert found.low is not None
                 assert found.high is not None
@@ -129,8 +129,8 @@ def test_batches_and_runs_of_earlier_versions_have_prompts_alone() -> None:
     rng = np.random.default_rng(5)
     base, own = run(rng, np.repeat(np.linspace(0, 0.5, TIMES), PROMPTS))
     plain = speedup_over_prompts(pair(base, own))
-    assert Certainty().undisturbed(base, own) == plain
-    assert Certainty(over_time=True).undisturbed(base, own) != plain
+    assert Certainty().without_contention(base, own) == plain
+    assert Certainty(over_time=True).without_contention(base, own) != plain
     assert time_half_width(base.assign(wave="e0"), own.assign(wave="e0")) == 0.0
 
 

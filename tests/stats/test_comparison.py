@@ -73,7 +73,7 @@ def test_the_gate_needs_the_whole_interval() -> None:
     lows, highs = ([arm["time_ratio"][end] for arm in found["arms"]] for end in ("low", "high"))
     between = (lows[1] + highs[1]) / 2 - 1
     assert found["arms"][1]["arm"] in undecided(found, between)
-    assert not any(found["arms"][1]["arm"] in text for text in slower(found, between))
+    assert not any(found["arms"][1]["arm"] in each.arm for each in slower(found, between))
 
 
 def test_prompts_are_paired_by_name_and_words() -> None:

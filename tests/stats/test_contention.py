@@ -12,7 +12,13 @@ from support.summarised import summarise
 
 from spsbench.report.sections import render
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import contention, disturbance, gate_failures, step, taken_by, taken_too_much
+from spsbench.stats.conditions import contention, disturbance, gate_failures, taken_too_much, times_label
+from spsbench.stats.messages.timings import (
+    ContentionHides,
+    ContentionIncluded,
+    ContentionWidened,
+    contention_named,
+)
 
 Make = Callable[..., pd.DataFrame]
 Summary = Any
@@ -73,10 +79,11 @@ def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
     assert theirs["ratio"] == ours["ratio"]
     assert theirs["low"] == pytest.approx(0.9 * ours["low"])
     assert theirs["high"] == pytest.approx(ours["high"] / 0.9)
-    assert (step(quiet), disturbance(quiet)) == ("clean", [])
-    assert step(busy) == "widened"
-    (sentence,) = disturbance(busy)
-    assert sentence == "Widened for CPU contention: it took 10% of the time measured."
+    assert (times_label(quiet), disturbance(quiet)) == ("clean", None)
+    assert times_label(busy) == "widened"
+    widened = disturbance(busy)
+    assert isinstance(widened, ContentionWidened)
+    assert str(widened) == "Widened for CPU contention: it took 10% of the time measured."
     (verdict,) = busy["verdict"]
     assert (verdict["outcome"], verdict["lost_share"]) == ("pays", pytest.approx(0.1))
     assert busy["why"]
@@ -98,19 +105,20 @@ def test_what_others_did_not_take_is_no_reason() -> None:
 
 def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     busy = of(0.7, models={"target": {"dtype": "float32"}})
-    assert step(busy) == "undecided"
+    assert times_label(busy) == "undecided"
     (verdict,) = busy["verdict"]
     assert (verdict["outcome"], verdict["leaning"]) == ("unclear", "pays")
     assert busy["why"] is busy["ceiling"] is busy["hindsight"] is None
     assert busy["rows"][1]["tokens_per_loop"] > 1
-    (sentence,) = disturbance(busy)
+    hidden = disturbance(busy)
+    assert isinstance(hidden, ContentionHides)
+    sentence = str(hidden)
     assert sentence.startswith(
         "UNDECIDED: CPU contention took 70% of the time measured, which may hide the answer."
     )
     assert "spsbench run --resume RUN --remeasure" in sentence
     busy["rows"][0]["processes"] = 2
-    (of_processes,) = disturbance(busy)
-    assert "the same command with --out RUN and --remeasure" in of_processes
+    assert "the same command with --out RUN and --remeasure" in str(disturbance(busy))
     busy["rows"][0]["processes"] = 1
     page = render(busy, {})
     assert page.splitlines()[2].startswith("**Probably pays: ")
@@ -122,8 +130,9 @@ def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
 
 def test_of_ars_alone_no_verdict_is_asked() -> None:
     busy, quiet = of(0.7, ks=(0,)), of(0.0, ks=(0,))
-    assert (step(busy), step(quiet), disturbance(quiet)) == ("disturbed", "clean", [])
-    (sentence,) = disturbance(busy)
+    assert (times_label(busy), times_label(quiet), disturbance(quiet)) == ("disturbed", "clean", None)
+    assert type(disturbance(busy)) is ContentionIncluded
+    sentence = str(disturbance(busy))
     assert sentence.startswith("Disturbed: CPU contention took 70% of the time measured, and ms/token holds")
     assert "--remeasure" in sentence
     assert "UNDECIDED" not in render(busy, {})
@@ -131,9 +140,9 @@ def test_of_ars_alone_no_verdict_is_asked() -> None:
     assert gate_failures(quiet, "untrusted") == []
     beside = of(0.7)
     beside["rows"] = [{**row, "method": "draft"} if row["baseline"] else row for row in beside["rows"]]
-    assert step({**beside, "verdict": None}) == "undecided"  # a speedup is shown, and may be hidden
+    assert times_label({**beside, "verdict": None}) == "undecided"  # a speedup is shown, and may be hidden
     begun = {**beside, "verdict": None, "rows": [{**row, "speedup": None} for row in beside["rows"]]}
-    assert step(begun) == "disturbed"
+    assert times_label(begun) == "disturbed"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +154,7 @@ def test_what_more_prompts_alone_would_settle_is_not_to_be_timed_again(
 ) -> None:
     """Whatever else computes: the verdict was not hidden, and no quiet machine brings one."""
     busy = of(0.7, ks, prompts)
-    assert step(busy) == "disturbed"
+    assert times_label(busy) == "disturbed"
     (verdict,) = busy["verdict"]
     assert (verdict["outcome"], "leaning" in verdict) == ("unclear", False)
     page = render(busy, {})
@@ -169,7 +178,7 @@ def test_runs_of_earlier_versions_keep_their_intervals(info: dict[str, Any], kep
     samples["conditions"] = [{"waited_s": 0.05 * each} for each in seconds]
     found = summarise(samples, loops, info)
     assert found["contention"]["trusted"] is kept
-    assert (step(found) == "clean") is kept
+    assert (times_label(found) == "clean") is kept
 
 
 def test_a_machine_that_counts_nothing_is_said_to() -> None:
@@ -180,8 +189,8 @@ def test_a_machine_that_counts_nothing_is_said_to() -> None:
 
 
 def test_what_a_gpu_lost_is_not_called_contention_of_the_cpu() -> None:
-    waited = taken_too_much({"waited_s": 0.3})
-    assert taken_by(waited) == "CPU contention"
+    waited = [*map(str, taken_too_much({"waited_s": 0.3}))]
+    assert contention_named(waited) == "CPU contention"
     for lost in ("throttled_s", "shared_s"):
         (reason,) = taken_too_much({lost: 0.2})
-        assert taken_by([*waited, reason]) == "CPU and GPU contention and throttling"
+        assert contention_named([*waited, str(reason)]) == "CPU and GPU contention and throttling"

@@ -9,7 +9,11 @@ from support.simulated_sweep import sweep
 from support.summarised import summarise
 
 from spsbench.base.axes import label
-from spsbench.stats.conditions import warnings
+from spsbench.stats import conditions
+
+
+def warnings(*args: Any, **kwargs: Any) -> list[str]:
+    return [*map(str, conditions.warnings(*args, **kwargs))]
 
 
 def _row(**changes: Any) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def gather(measured: Mapping[str, Measured], failures: Mapping[str, str]) -> dic
                 "label": wording.title(summary),
                 "prompts": facts.prompts(summary),
                 "complete": summary["complete"],
-                "undecided": disturbance(summary),
+                "undecided": [str(contention)] if (contention := disturbance(summary)) else [],
                 "notes": facts.doubts(summary),
             }
         )

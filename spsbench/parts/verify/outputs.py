@@ -351,7 +351,7 @@ def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
         return skipped("decisions", f"those of the rule {rule} are not derived")
     decided, contradicted = (int(decisions[name]) for name in (DECIDED, f"{DECIDED}_contradicted"))
     reasons = [f"{contradicted} of {decided} decisions contradict the rows"] * bool(contradicted)
-    reasons += wrong_rows("target", rows)
+    reasons += map(str, wrong_rows("target", rows))
     return Finding(
         "decisions",
         not reasons,

@@ -17,7 +17,7 @@ from spsbench.base.files import replacing
 from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
 from spsbench.report.wording import counted, models, title
-from spsbench.stats.conditions import step
+from spsbench.stats.conditions import times_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +137,7 @@ def sheet(
     """Return a figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
     of_whom = f"{names}, " if (names := models(summary)) else ""
-    doubt = _DOUBTS.get(step(summary), "")
+    doubt = _DOUBTS.get(times_label(summary), "")
     name = title({**summary, "law": ""})  # a line that is too long leaves no room for the axes
     text = f"{doubt}{name}, {of_whom}{counted(prompts(summary), 'prompt')}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)

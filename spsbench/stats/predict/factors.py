@@ -15,10 +15,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spsbench.base.axes import identity, label, series
+from spsbench.base.axes import identity, series
 from spsbench.law.theory import expected_tokens
+from spsbench.stats.messages import full_name
+from spsbench.stats.messages.factors import (
+    ACCEPTANCE,
+    CORRELATION,
+    DRAFTED,
+    DRAFTING,
+    END,
+    HOST,
+    JUDGING,
+    LOOP_TIME,
+    RESIDUAL_TITLES,
+    REST,
+    ROLLBACK,
+    SELECTION,
+    TEXTS,
+    VERIFYING,
+    SpeedupExplained,
+)
 from spsbench.stats.predict.costs import loop_cost, one_launch
-from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, at_any, c_allowed, independent
+from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
 from spsbench.store.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
 
@@ -66,57 +84,6 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
     }
 
 
-ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
-DRAFTING = "drafting"
-VERIFYING = "verifying"
-ROLLBACK = "rolling_back"
-REST = "sampling_and_host"
-LOOP_TIME = "loop_time"
-JUDGING = "verifying_and_judging"
-HOST = "host"
-"""In place of ``VERIFYING`` and ``REST``, where ``one_launch`` did forward and verdict."""
-
-TITLES = {
-    ACCEPTANCE: "acceptance, if the tests were independent",
-    CORRELATION: "correlation of the tests in a loop",
-    END: "tokens cut off at the end of an output",
-    DRAFTING: "drafting K tokens",
-    VERIFYING: "verifying K+1 tokens against one target step",
-    ROLLBACK: "putting running states back after a rejection",
-    REST: "sampling and host",
-    JUDGING: "verifying and judging K+1 tokens against one target step with its draw",
-    HOST: "host",
-    LOOP_TIME: "a loop's time against one ArS step (phases not seen)",
-}
-REMEDIES = {
-    ACCEPTANCE: "A draft closer to the target (distilled on its outputs), or a smaller K.",
-    CORRELATION: "Below 1 rejections come early in a loop, above 1 acceptances come in runs; a K that adapts "
-    "gains from either.",
-    END: "Longer outputs, or a smaller K; the last loop of an output cannot keep what is past its end.",
-    DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
-    VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
-    ROLLBACK: "An engine that keeps the state after each of the K+1 tokens and reads none again, or a "
-    "smaller K.",
-    REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
-    JUDGING: "Kernels or packed weights that read the weights once for K+1 rows, a cheaper sampler, or a "
-    "smaller K.",
-    HOST: "Less work between the forwards of a loop, and fewer synchronisations with the host.",
-    LOOP_TIME: "Profile the loop; of our own loops on a CPU or on CUDA this table has the phases.",
-}
-SHORT = {
-    ACCEPTANCE: "acceptance",
-    CORRELATION: "the correlation of tests",
-    END: "the end of outputs",
-    DRAFTING: "drafting",
-    VERIFYING: "verifying K+1 tokens",
-    ROLLBACK: "rolling back",
-    REST: "sampling and the host",
-    JUDGING: "verifying and judging K+1 tokens",
-    HOST: "the host",
-    LOOP_TIME: "the time of a loop",
-}
-
-
 def why(
     by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> list[ArmFactors] | None:
@@ -147,8 +114,8 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
                 "factor": factor,
                 "evidence": evidence,
                 "running": running,
-                "title": TITLES[name],
-                "remedy": REMEDIES[name],
+                "title": TEXTS[name].title,
+                "remedy": TEXTS[name].remedy,
             }
         )
     binding = min(factors, key=lambda factor: factor["factor"])
@@ -162,9 +129,9 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
         "factors": factors,
         "binding": binding["name"],
         "break_even": even,
-        "sentence": f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
-        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. "
-        f"{_break_even_words(even, row['k'])}",
+        "sentence": str(
+            SpeedupExplained(full_name(row), row["k"], binding["name"], binding["factor"], speedup, even)
+        ),
     }
 
 
@@ -248,28 +215,6 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     ]
 
 
-def _break_even_words(even: BreakEven, k: int) -> str:
-    """Return break-even alpha, c and K in words, all else as measured."""
-    needed = "no alpha is enough"
-    if (alpha := even["alpha"]) is not None:
-        needed = "any alpha is enough" if at_any(alpha) else f"alpha {alpha:.2f}"
-    parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]
-    if even["measured_c"] is not None:
-        allowed = "no draft is cheap enough" if even["c"] is None else f"c {even['c']:.2f}"
-        parts.append(f"{allowed} (measured {even['measured_c']:.2f})")
-    if even["k"] is not None:
-        largest = f"K {'about' if even['k_found'] else 'beyond'} {even['k']} (measured {k})"
-        parts.append("no K gains" if even["k"] == 0 else largest)
-    return f"Break-even, each alone: {', '.join(parts)}."
-
-
-SELECTION, DRAFTED = "selection", "drafted"
-_OWN_TITLES = {
-    SELECTION: "alpha of the positions that loops test against alpha of all positions",
-    DRAFTED: "drafting in a loop against K times c",
-}
-
-
 def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
     """Return what measured over predicted is a product of, largest effect first."""
     alpha, c, k = arm["alpha"], arm["c"], factors["k"]
@@ -283,9 +228,8 @@ def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
         DRAFTED: by_name[DRAFTING] * (1.0 + k * c),
         **{name: by_name[name] for name in (VERIFYING, REST, JUDGING, HOST) if name in by_name},
     }
-    titles = TITLES | _OWN_TITLES
     ordered = sorted(factor_of.items(), key=lambda item: -abs(math.log(item[1])))
-    return [{"name": name, "title": titles[name], "factor": value} for name, value in ordered]
+    return [{"name": name, "title": RESIDUAL_TITLES[name], "factor": value} for name, value in ordered]
 
 
 def residual_cause(residual: float | None, factors: Sequence[Residual]) -> Residual | None:

@@ -104,7 +104,7 @@ def _verdict(
     }
     if lost := max(certainty.lost.get(ars, 0.0), certainty.lost.get(name, 0.0)):
         result["lost_share"] = lost
-        plain = shown(certainty.undisturbed(by_arm[ars], by_arm[name]))
+        plain = shown(certainty.without_contention(by_arm[ars], by_arm[name]))
         if outcome == "unclear" and not few and plain is not None and plain["low"] is not None:
             result["leaning"] = _outcome(plain, None)
     return cast("SpeedVerdict", result)
@@ -157,7 +157,7 @@ def _chosen_elsewhere(
     if others := picked - {ars}:  # of two arms the wider error, and the one that lost more
         widths = [time_half_width(samples[ars], samples[arm]) for arm in others if certainty.over_time]
         lost_most = max(others, key=lambda arm: certainty.lost.get(arm, 0.0))
-        speedup = certainty.widened(with_error(speedup, max(widths, default=0.0)), ars, lost_most)
+        speedup = certainty.with_contention(with_error(speedup, max(widths, default=0.0)), ars, lost_most)
     return {"ratio": speedup.ratio, "low": speedup.low, "high": speedup.high, "prompts": len(common)}
 
 

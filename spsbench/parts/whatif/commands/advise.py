@@ -402,7 +402,7 @@ def _check(
         judged = (summary["losslessness"] or {"arms": []})["arms"]
         alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
         prompts = {row["arm"]: row["paired_prompts"] or 0 for row in summary["rows"]}
-        untrusted = " ".join(disturbance(summary))
+        untrusted = str(disturbance(summary) or "")
         checks += [
             Check(each, speedups.get(arm.name), arm.name in alarmed, prompts.get(arm.name, 0), untrusted)
             for arm, each in own.items()

@@ -1,0 +1,266 @@
+"""Reasons of verdicts on losslessness and on parity, and of gates that fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spsbench.base.messages import Message
+from spsbench.stats.messages import listed
+
+GREEDY = "greedy: token identity is checked by `spsbench verify`"
+NOTHING_RECORDED = "no evidence was recorded"
+NOT_RESCORED = "no sequence was re-scored independently"
+UNBOUNDED = "too few positions to bound a leak"
+"""What a bound of everything says."""
+
+NO_EXACT_SEARCH = "no exact beam search beside it: --arms ars,sps"
+NOTHING_SAMPLED = "beam search samples nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class SumsNotFinite(Message):
+    """Sequences whose recorded sums are no numbers, and which sums."""
+
+    count: int
+    sequences: int
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} of {self.sequences} sequences have sums that are no finite numbers "
+            f"({listed(self.names)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AlphasDiffer(Message):
+    """By so many standard errors."""
+
+    z: float
+
+    def __str__(self) -> str:
+        return f"alpha_tested and alpha_beta differ by {abs(self.z):.1f} standard errors"
+
+
+@dataclass(frozen=True, slots=True)
+class ImpossibleTokens(Message):
+    count: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.tokens} tokens have probability 0 under the target"
+
+
+@dataclass(frozen=True, slots=True)
+class LargeEValue(Message):
+    log10: float
+    alarm_log10: float
+
+    def __str__(self) -> str:
+        return f"e-value 10^{self.log10:.1f}, alarm at 10^{self.alarm_log10:.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class FewPositions(Message):
+    """Positions with a choice between tokens."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"only {self.count} positions had more than one possible token"
+
+
+@dataclass(frozen=True, slots=True)
+class AboveOptimum(Message):
+    """Accepted tokens over those of the best lossless rule, and the lower end of the ratio's interval."""
+
+    ratio: float
+    low: float
+
+    def __str__(self) -> str:
+        return f"accepts {self.ratio:.1%} of what the best lossless rule can, at least {self.low:.1%}"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionsContradicted(Message):
+    contradicted: int
+    decisions: int
+
+    def __str__(self) -> str:
+        return f"{self.contradicted} of {self.decisions} decisions contradict the models' rows"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionsFollow(Message):
+    """Every decision, from rows of a loop or of the target; ``kept``: the loop's rows were kept."""
+
+    kept: bool
+
+    def __str__(self) -> str:
+        whose = "the rows as computed" if self.kept else "the target's own rows"
+        return f"every decision follows from {whose}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsContradicted(Message):
+    """Rows of a model that rounding cannot explain."""
+
+    role: str
+    beyond: int
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.beyond} of {self.rows} rows of the {self.role} contradict an independent forward"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsFarOff(Message):
+    """Mean total variation of rows from an independent forward, and what rounding alone does."""
+
+    role: str
+    apart: float
+    rounding: float
+
+    def __str__(self) -> str:
+        return (
+            f"the rows of the {self.role} lie {self.apart:.1%} from an independent forward, rounding alone "
+            f"{self.rounding:.1%}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchesDiffer(Message):
+    contradicted: int
+    searches: int
+
+    def __str__(self) -> str:
+        return f"{self.contradicted} of {self.searches} searches found other hypotheses or scores"
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbabilitiesContradicted(Message):
+    contradicted: int
+    sequences: int
+
+    def __str__(self) -> str:
+        return f"{self.contradicted} of {self.sequences} log-probabilities contradict the target"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchesAgree(Message):
+    """With exact beam search; ``allowance``: in nats what counts as rounding, where that is not little."""
+
+    identical: int
+    searches: int
+    rounding: int
+    allowance: float | None
+
+    def __str__(self) -> str:
+        text = f"hypotheses and scores of exact beam search in {self.identical} of {self.searches}"
+        text += f", {self.rounding} more within rounding" if self.rounding else ""
+        if self.allowance is None:
+            return text
+        return f"{text}; weak evidence, {self.allowance:.2g} nats count as rounding"
+
+
+# --- parity ---
+
+ONE_FIGURE = "the metric gives one figure for all outputs together, which has no interval"
+METRIC_FILE_NOT_RUN = (
+    "a verdict takes the metric's file, which a report does not run; `spsbench score RUN --missing` gives it"
+)
+DRAFT_SCORES_ZERO = "the draft alone scores 0"
+TOO_LITTLE_VARIATION = (
+    "too little variation between prompts for an interval, or the draft alone scores on one alone"
+)
+FIGURE_NOT_RECORDED = "no figure of these outputs is recorded; `spsbench score RUN --missing` computes it"
+NO_COMMON_PROMPT = "no common prompt"
+SAME_PROBLEMS_SOLVED = "the same problems are solved"
+
+
+@dataclass(frozen=True, slots=True)
+class NoVariance(Message):
+    """Of so few prompts."""
+
+    prompts: int
+
+    def __str__(self) -> str:
+        return f"{self.prompts} prompt{'' if self.prompts == 1 else 's'}: no variance to judge by"
+
+
+@dataclass(frozen=True, slots=True)
+class NoSpread(Message):
+    """Scores, or differences of them, that are all the same; ``by_prompt``: not a corpus's figure."""
+
+    is_zero: bool
+    by_prompt: bool
+
+    def __str__(self) -> str:
+        same = "the same score" if self.is_zero else "the same difference"
+        return f"{same} {'on every prompt' if self.by_prompt else 'whichever prompt is left out'}"
+
+
+@dataclass(frozen=True, slots=True)
+class MarginOfGap(Message):
+    """A margin of parity that is a share of the gap between target and draft."""
+
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} of the target-draft gap"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteMargin(Message):
+    """A margin of parity where the draft alone was not measured, or is as good as the target."""
+
+    margin: float
+    drafts_alone: bool
+
+    def __str__(self) -> str:
+        why = "the target is no better than the draft" if self.drafts_alone else "no draft-only arm"
+        return f"{self.margin:g} absolute: {why}"
+
+
+# --- gates ---
+
+NOTHING_MEASURED = "nothing was measured, so there is no evidence of losslessness"
+NOTHING_SCORED = "nothing was scored, so there is no parity to judge"
+NOTHING_COMPARED = "no SpS arm is beside ArS, so there is no parity to judge"
+
+
+@dataclass(frozen=True, slots=True)
+class RunIncomplete(Message):
+    failed: int
+    missing: int
+
+    def __str__(self) -> str:
+        return f"{self.failed} sequences failed and {self.missing} are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictFails(Message):
+    """A verdict that is not ok, with its reasons."""
+
+    verdict: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.verdict} ({'; '.join(self.reasons)})"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsUnread(Message):
+    count: int
+
+    def __str__(self) -> str:
+        return f"outputs that could not be read again: {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDiffers(Message):
+    metric: str
+    difference: float | None
+
+    def __str__(self) -> str:
+        return f"{self.metric} differs by {self.difference:+.4f}"
