@@ -25,6 +25,8 @@ from spsbench.models.plausible import require_bounded_config, require_ordinary_f
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft
 
+_AGAIN = "Download or save it again."
+
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 
@@ -56,11 +58,10 @@ def read_assistant(folder: Path, flag: str) -> Any:
         if name == "lm_head.weight":  # tied
             continue
         if name not in stored:
-            _damaged(folder, f"has no {name}", flag)
-        if stored.shape(name) != tuple(part.shape):
-            _damaged(
-                folder, f"has {name} of the shape {list(stored.shape(name))}, not {list(part.shape)}", flag
-            )
+            raise UnavailableError(f"{folder} has no {name}.", flag=flag, remedy=_AGAIN)
+        if (shape := stored.shape(name)) != tuple(part.shape):
+            why = f"{folder} has {name} of the shape {list(shape)}, not {list(part.shape)}."
+            raise UnavailableError(why, flag=flag, remedy=_AGAIN)
     return config
 
 
@@ -121,10 +122,6 @@ def _class(config: Any) -> Any:
 
     name = "Gemma4UnifiedAssistant" if "unified" in config.model_type else "Gemma4Assistant"
     return getattr(transformers, f"{name}ForCausalLM")
-
-
-def _damaged(folder: Path, why: str, flag: str) -> None:
-    raise UnavailableError(f"{folder} {why}.", flag=flag, remedy="Download or save it again.")
 
 
 def require_target(folder: Path, config: Any, target: Any, flag: str) -> None:

@@ -24,7 +24,7 @@ def read_eagle(published: Published) -> TrainedDraft | None:
         return None
     if any(name.endswith("hidden_norm.weight") for name in held):
         return None
-    published.refuse(
+    raise published.refusal(
         "is a head of EAGLE's first layout (fc over an embedding and one state, a layer without its first"
         " norm), which is not read here",
         "Choose an EAGLE-3 head, or train one by spsbench distill --kind eagle.",
@@ -101,7 +101,7 @@ def read_medusa(published: Published) -> TrainedDraft | None:
     blocks = published.number("medusa_num_layers")
     last = held.get(f"0.{blocks}.weight")
     if last is None or len(last.shape) != 2:
-        published.damaged(f"has no 0.{blocks}.weight, which its {CONFIG} promises")
+        raise published.damage(f"has no 0.{blocks}.weight, which its {CONFIG} promises")
     vocab_size, hidden = last.shape
     wanted: dict[str, tuple[int, ...]] = {}
     for head in range(min(heads, len(held) + 1)):

@@ -114,7 +114,7 @@ def _of_speculators(published: Published) -> TrainedDraft:
     )
     reads = published.numbers(READS)
     if reads is None:
-        published.damaged(f"has no {READS} in its {CONFIG}")
+        raise published.damage(f"has no {READS} in its {CONFIG}")
     hidden, vocab_size = published.number("hidden_size", layer), published.number("vocab_size", layer)
     wide = config.get("target_hidden_size")
     wide = hidden if wide is None else published.number("target_hidden_size")
@@ -182,7 +182,7 @@ def _described(
     """Return the drafter, whose tensors are held against its configuration, shape by shape."""
     model_type = layer.get("model_type", "qwen3")
     if model_type not in ("qwen3", "llama"):
-        published.refuse(
+        raise published.refusal(
             f"has {LAYER if writer == SPECULATORS else 'the'} model_type {as_typed(model_type)}; what runs"
             " here are layers of qwen3 or llama",
             "Choose another drafter.",
@@ -192,10 +192,12 @@ def _described(
         published.number(field, own)
     published.require_layers(own["num_hidden_layers"])
     if (published.folder / "mask_embedding.pt").is_file():
-        published.refuse("has a mask_embedding.pt, which is not read here", "Choose another drafter.")
+        raise published.refusal("has a mask_embedding.pt, which is not read here", "Choose another drafter.")
     extra = _extra(published, kind, settings)
     if extra["mask_token_id"] >= target.vocab_size:
-        published.damaged(f"has the mask_token_id {extra['mask_token_id']} of {target.vocab_size} tokens")
+        raise published.damage(
+            f"has the mask_token_id {extra['mask_token_id']} of {target.vocab_size} tokens"
+        )
     anchored = next(each.value for each in conventions if each.name == "anchor") == NEXT
     published.number("block_size", settings, least=1 if anchored else 2)
     rows = _rows(published, settings, target.vocab_size)
@@ -221,7 +223,7 @@ def _described(
     if OWN_EMBEDDING in published.stored:
         wanted[OWN_EMBEDDING] = (target.vocab_size, hidden)
     if hidden != target.hidden and not {HEAD, OWN_EMBEDDING} <= set(published.stored.tensors):
-        published.damaged(
+        raise published.damage(
             f"is {hidden} wide over a target of {target.hidden} and has not both {HEAD} and {OWN_EMBEDDING}"
         )
     published.require_tensors(wanted, (*_UNREAD, "*.rotary_emb.inv_freq"))
@@ -242,20 +244,20 @@ def _extra(published: Published, kind: str, settings: Mapping[str, Any]) -> dict
             extra[field] = published.number(field, settings, least)
         width = published.number("hidden_size", settings.get(LAYER) or settings)
         if width % extra["conv_group_size"]:
-            published.damaged(
+            raise published.damage(
                 f"has conv_group_size {extra['conv_group_size']}, which does not divide {width}"
             )
         if extra["selector_top_k"] > published.number("vocab_size", settings.get(LAYER) or settings):
-            published.damaged(f"has selector_top_k {extra['selector_top_k']}, above its vocabulary")
+            raise published.damage(f"has selector_top_k {extra['selector_top_k']}, above its vocabulary")
         if extra["conv_kernel_size"] > extra["block_size"]:
-            published.damaged(
+            raise published.damage(
                 f"has conv_kernel_size {extra['conv_kernel_size']} above its block_size {extra['block_size']}"
             )
     if kind == DSPARK:
         rank = published.number("markov_rank", settings, least=0)
         markov = str(settings.get("markov_head_type") or "vanilla").lower() if rank else ""
         if rank and markov not in MARKOV:
-            published.damaged(f"has markov_head_type {as_typed(markov)}, none of {', '.join(MARKOV)}")
+            raise published.damage(f"has markov_head_type {as_typed(markov)}, none of {', '.join(MARKOV)}")
         extra |= {"markov_rank": rank, "markov_head_type": markov}
     return extra
 

@@ -44,7 +44,7 @@ def describe_modules(published: Published) -> TrainedDraft | None:
     except NoModules as reason:
         if not is_apart and not any(text.get(name) for name in PROMISES):
             return None
-        published.damaged(f"cannot draft by modules of its own: {reason}")
+        raise published.damage(f"cannot draft by modules of its own: {reason}") from reason
     made = verifier_of(published, hidden, vocab_size) if is_apart else None
     return TrainedDraft(
         published.folder,

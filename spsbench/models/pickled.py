@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -40,32 +39,31 @@ class PickledWeights(StoredWeights):
         self._file, self._flag = file, flag
         with open_file(file) as opened:
             if not zipfile.is_zipfile(opened):
-                self._refuse("is no archive as torch.save has written since 2020")
+                raise self._refusal("is no archive as torch.save has written since 2020")
             opened.seek(0)
             with zipfile.ZipFile(opened) as archive:
                 packed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
                 most = 2 * sum(entry.file_size for entry in archive.infolist())
             if packed:
-                self._refuse("has compressed entries, which torch.save does not write")
+                raise self._refusal("has compressed entries, which torch.save does not write")
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except Exception as fault:  # whatever an unpickler of a foreign file raises
-            self._refuse(
-                f"holds something else than tensors ({type(fault).__name__}), which is not run", fault
-            )
+            why = f"holds something else than tensors ({type(fault).__name__}), which is not run"
+            raise self._refusal(why) from fault
         if not isinstance(content, dict) or not content:
-            self._refuse("holds no tensors by name")
+            raise self._refusal("holds no tensors by name")
         for name, value in content.items():
             if not isinstance(name, str) or type(value) is not Tensor or value.layout != torch.strided:
-                self._refuse(f"holds {str(name)[:80]}, which is no tensor")
+                raise self._refusal(f"holds {str(name)[:80]}, which is no tensor")
             if value.device.type != "cpu" or value.numel() * value.element_size() > most:
-                self._refuse(f"holds {name[:80]}, which is larger than the file")
+                raise self._refusal(f"holds {name[:80]}, which is larger than the file")
         self._tensors: dict[str, Tensor] = content
         self.tensors = {name: PickledTensor(tensor) for name, tensor in content.items()}
 
-    def _refuse(self, why: str, fault: Exception | None = None) -> NoReturn:
+    def _refusal(self, why: str) -> UsageError:
         remedy = "Save its tensors as model.safetensors, or choose another."
-        raise UsageError(f"{self._file} {why}.", flag=self._flag, remedy=remedy) from fault
+        return UsageError(f"{self._file} {why}.", flag=self._flag, remedy=remedy)
 
     def reads(self, name: str) -> bool:
         return name in self._tensors and self._tensors[name].dtype in _FLOATS
@@ -80,6 +78,6 @@ class PickledWeights(StoredWeights):
     def integers(self, name: str) -> Ints:
         tensor = self._tensors[name]
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            self._refuse(f"has {name} in {tensor.dtype}, not in whole numbers")
+            raise self._refusal(f"has {name} in {tensor.dtype}, not in whole numbers")
         numbers: Ints = tensor.to(torch.int64).numpy()
         return numbers

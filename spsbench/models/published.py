@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from spsbench.base.arrays import Ints, Singles
-from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, as_typed
+from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import Checkpoint, StoredWeights
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
@@ -29,6 +29,7 @@ D2T, T2D = "d2t", "t2d"
 
 _MOST_CONFIG_BYTES = 4 << 20
 _MOST_NAMED = 4
+_AGAIN = "Download or save it again."
 
 Shape = tuple[int, ...]
 
@@ -49,11 +50,11 @@ class Published:
     stored: StoredWeights
     flag: str
 
-    def refuse(self, why: str, remedy: str, kind: type[SpsbenchError] = UsageError) -> NoReturn:
-        raise kind(f"{self.folder} {why}.", flag=self.flag, remedy=remedy)
+    def refusal(self, why: str, remedy: str) -> UsageError:
+        return UsageError(f"{self.folder} {why}.", flag=self.flag, remedy=remedy)
 
-    def damaged(self, why: str) -> NoReturn:
-        self.refuse(why, "Download or save it again.", UnavailableError)
+    def damage(self, why: str) -> UnavailableError:
+        return UnavailableError(f"{self.folder} {why}.", flag=self.flag, remedy=_AGAIN)
 
     def number(
         self, field: str, within: Mapping[str, Any] | None = None, least: int = 1, most: int = WIDEST
@@ -65,10 +66,13 @@ class Published:
         """
         value = (self.config if within is None else within).get(field)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            said = "no" if value is None else f"the {field} {as_typed(value)} and not a whole number for"
-            self.damaged(f"has {said} {field} in its {CONFIG}")
+            if value is None:
+                raise self.damage(f"has no {field} in its {CONFIG}")
+            raise self.damage(
+                f"has the {field} {as_typed(value)} and not a whole number for {field} in its {CONFIG}"
+            )
         if value > most:
-            self.damaged(f"has {value:,} for {field} in its {CONFIG}, and at most {most:,} is read")
+            raise self.damage(f"has {value:,} for {field} in its {CONFIG}, and at most {most:,} is read")
         return value
 
     def numbers(self, field: str, within: Mapping[str, Any] | None = None) -> tuple[int, ...] | None:
@@ -78,7 +82,9 @@ class Published:
             return None
         whole = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
         if not whole or not value or len(set(value)) != len(value):
-            self.damaged(f"has {field} {as_typed(value)} in its {CONFIG}, which are no different layers' ids")
+            raise self.damage(
+                f"has {field} {as_typed(value)} in its {CONFIG}, which are no different layers' ids"
+            )
         return tuple(value)
 
     def renamed(self, names: Mapping[str, str]) -> Published:
@@ -96,16 +102,18 @@ class Published:
         missing = [name for name in wanted if name not in held]
         spare = [n for n in held if n not in wanted and not any(fnmatch.fnmatch(n, one) for one in optional)]
         if missing:
-            self.damaged(f"has no {_listed(missing)}, which its {CONFIG} promises")
+            raise self.damage(f"has no {_listed(missing)}, which its {CONFIG} promises")
         if spare:
             why = f"has {_listed(spare)}, which no {CONFIG} of this kind explains"
-            self.refuse(why, "Choose a drafter whose tensors are all read.")
+            raise self.refusal(why, remedy="Choose a drafter whose tensors are all read.")
         for name, shape in wanted.items():
             if held[name].shape != shape:
-                self.damaged(f"has {name} of the shape {list(held[name].shape)}, not {list(shape)}")
+                raise self.damage(f"has {name} of the shape {list(held[name].shape)}, not {list(shape)}")
         unread = [name for name in wanted if not self.stored.reads(name)]
         if unread:
-            self.damaged(f"has {_listed(unread)} in a type that is none of float32, bfloat16 and float16")
+            raise self.damage(
+                f"has {_listed(unread)} in a type that is none of float32, bfloat16 and float16"
+            )
 
     def require_layers(self, layers: int, prefix: str = "layers.") -> None:
         """Refuse another number of decoder layers than there are tensors of, before any is built."""
@@ -114,7 +122,9 @@ class Published:
         }
         held = len({int(place) for place in places if place.isdecimal()})
         if held != layers:
-            self.damaged(f"has {held} layers of the {layers} that num_hidden_layers in its {CONFIG} promises")
+            raise self.damage(
+                f"has {held} layers of the {layers} that num_hidden_layers in its {CONFIG} promises"
+            )
 
     def vocabulary(self, rows: int, vocab_size: int) -> tuple[Ints | None, str]:
         """Return ([rows] the token of each row of the output head, how ``d2t`` was read).
@@ -127,29 +137,31 @@ class Published:
         """
         if D2T not in self.stored:
             if rows != vocab_size:
-                self.damaged(f"drafts {rows} of {vocab_size} tokens and has no {D2T}, which says which")
+                raise self.damage(f"drafts {rows} of {vocab_size} tokens and has no {D2T}, which says which")
             return None, ""
         if (shape := self.stored.shape(D2T)) != (rows,):
-            self.damaged(f"has {D2T} of the shape {list(shape)}, not {[rows]}")
+            raise self.damage(f"has {D2T} of the shape {list(shape)}, not {[rows]}")
         stored = self.stored.integers(D2T)
         readings = {"offsets": stored + np.arange(rows), "token ids": stored}
         faults = {way: _fault_of(ids, vocab_size) for way, ids in readings.items()}
         if T2D in self.stored:
             size = math.prod(self.stored.shape(T2D))
             if size != vocab_size:
-                self.damaged(f"has {T2D} of {size} tokens, not {vocab_size}")
+                raise self.damage(f"has {T2D} of {size} tokens, not {vocab_size}")
             proposed = np.flatnonzero(self.stored.integers(T2D))
             for way, ids in readings.items():
                 if not faults[way] and np.array_equal(np.sort(ids), proposed):
                     return ids, way
-            self.damaged(f"has a {D2T} that contradicts its {T2D}, read as offsets and as token ids alike")
+            raise self.damage(
+                f"has a {D2T} that contradicts its {T2D}, read as offsets and as token ids alike"
+            )
         if faults["offsets"]:
             hint = (
                 ""
                 if faults["token ids"]
                 else "; its numbers look like token ids, and it has no t2d to say so"
             )
-            self.damaged(f"has a {D2T} that {faults['offsets']}, read as offsets{hint}")
+            raise self.damage(f"has a {D2T} that {faults['offsets']}, read as offsets{hint}")
         return readings["offsets"], "offsets"
 
 
@@ -215,13 +227,13 @@ def read_config_file(file: Path, flag: str) -> dict[str, Any] | None:
         return None
     except OSError as problem:
         why = f"{file} cannot be read ({problem.strerror})."
-        raise UnavailableError(why, flag=flag, remedy="Download or save it again.") from problem
+        raise UnavailableError(why, flag=flag, remedy=_AGAIN) from problem
     except ValueError as problem:
         why = f"{file} is damaged ({problem})."
-        raise UnavailableError(why, flag=flag, remedy="Download or save it again.") from problem
+        raise UnavailableError(why, flag=flag, remedy=_AGAIN) from problem
     if not isinstance(content, dict):
         why = f"{file} is damaged (no object)."
-        raise UnavailableError(why, flag=flag, remedy="Download or save it again.")
+        raise UnavailableError(why, flag=flag, remedy=_AGAIN)
     return content
 
 
@@ -238,10 +250,10 @@ def _weights_of(folder: Path, flag: str) -> StoredWeights:
                 if missing
                 else f"{index} is damaged."
             )
-            raise UnavailableError(why, flag=flag, remedy="Download or save it again.")
+            raise UnavailableError(why, flag=flag, remedy=_AGAIN)
         if any(Path(name).name != name for name in names):
             why = f"{index} names files outside of its folder."
-            raise UsageError(why, flag=flag, remedy="Download or save it again.")
+            raise UsageError(why, flag=flag, remedy=_AGAIN)
     stored: StoredWeights = Checkpoint(folder)
     if not stored.tensors and (folder / PICKLED_INDEX).is_file():
         why = f"{folder} has its tensors in several pickles ({PICKLED_INDEX}), of which one alone is read."

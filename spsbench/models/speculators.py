@@ -93,13 +93,13 @@ def read_speculators(published: Published) -> TrainedDraft | None:
     if kind == XPRESS:
         return _read_xpress(published)
     if kind == MTP:
-        published.refuse(
+        raise published.refusal(
             f"has {TYPE} {MTP}: a module over its target's last state, not a head",
             f"Give --drafter mtp:from={published.folder}.",
         )
     if kind not in (EAGLE3, PEAGLE):
         why = f"has {TYPE} {as_typed(kind)}; what runs here is {EAGLE3} or {PEAGLE}"
-        published.refuse(why, "Choose another drafter.")
+        raise published.refusal(why, "Choose another drafter.")
     return _read_eagle3(published, kind)
 
 
@@ -107,7 +107,7 @@ def layer_settings(published: Published) -> Mapping[str, Any]:
     """Return the configuration of a folder's decoder layers."""
     layer = published.config.get(LAYER)
     if not isinstance(layer, dict):
-        published.damaged(f"has no {LAYER} in its {CONFIG}")
+        raise published.damage(f"has no {LAYER} in its {CONFIG}")
     return layer
 
 
@@ -117,7 +117,7 @@ def verifier_of(published: Published, hidden: int, vocab_size: int) -> MadeFor:
     verifier = told.get("verifier") if isinstance(told, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
     if not name:
-        published.damaged(f"names no verifier in its {CONFIG}")
+        raise published.damage(f"names no verifier in its {CONFIG}")
     return MadeFor(str(name), hidden, vocab_size, str(published.config.get(FINGERPRINT, "")))
 
 
@@ -129,7 +129,9 @@ def _read_eagle3(published: Published, kind: str) -> TrainedDraft:
         published, hidden if wide is None else published.number("target_hidden_size"), vocab_size
     )
     if config.get("norm_before_fc") and config.get("fc_norm"):
-        published.damaged(f"has both norm_before_fc and fc_norm in its {CONFIG}, which exclude each other")
+        raise published.damage(
+            f"has both norm_before_fc and fc_norm in its {CONFIG}, which exclude each other"
+        )
     reads = published.numbers(READS)
     said = "norm_before_residual" in config
     conventions = [
@@ -159,7 +161,7 @@ def _read_eagle3(published: Published, kind: str) -> TrainedDraft:
         norms[OWN_EMBEDDING] = (vocab_size, hidden)
         extra["mask_token_id"] = published.number("mask_token_id", least=0)
         if extra["mask_token_id"] >= vocab_size:
-            published.damaged(f"has the mask_token_id {extra['mask_token_id']} of {vocab_size} tokens")
+            raise published.damage(f"has the mask_token_id {extra['mask_token_id']} of {vocab_size} tokens")
     rows = published.number("draft_vocab_size")
     return eagle3_of(
         published, kind, SPECULATORS, target, dict(layer), reads, tuple(conventions), norms, rows, extra
@@ -191,12 +193,12 @@ def eagle3_of(
     """
     kind_of_layer = layer.get("model_type")
     if kind_of_layer not in LAYER_TYPES:
-        published.refuse(
+        raise published.refusal(
             f"has {LAYER}.model_type {as_typed(kind_of_layer)}; what runs here is {' or '.join(LAYER_TYPES)}",
             "Choose another drafter.",
         )
     if layer.get("sliding_window") and kind_of_layer == "llama" and _slides(layer):
-        published.refuse(
+        raise published.refusal(
             "has sliding_attention in llama layers, which transformers lacks", "Choose another drafter."
         )
     layers, hidden = published.number("num_hidden_layers", layer), published.number("hidden_size", layer)
@@ -206,7 +208,9 @@ def eagle3_of(
     if OWN_EMBEDDING in published.stored:
         wanted[OWN_EMBEDDING] = (target.vocab_size, hidden)
     elif hidden != target.hidden:
-        published.damaged(f"is {hidden} wide over a target of {target.hidden} and has no {OWN_EMBEDDING}")
+        raise published.damage(
+            f"is {hidden} wide over a target of {target.hidden} and has no {OWN_EMBEDDING}"
+        )
     published.require_tensors(wanted, (D2T, T2D, *_VERIFIERS, "*.rotary_emb.inv_freq"))
     vocabulary, way = published.vocabulary(rows, target.vocab_size)
     return TrainedDraft(
@@ -234,7 +238,7 @@ def _layer_shapes(published: Published, layer: Mapping[str, Any]) -> dict[str, S
         with torch.device("meta"):
             body = eagle3_body(config_of_layers(layer), before_residual=False)
     except Exception as fault:  # whatever transformers raises at settings that make no layer
-        published.damaged(f"has a {LAYER} that makes no layer ({first_line(fault)})")
+        raise published.damage(f"has a {LAYER} that makes no layer ({first_line(fault)})") from fault
     shapes = {name: tuple(part.shape) for name, part in body.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if not name.startswith("embed_tokens")}
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -220,14 +220,14 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
         else:
             config = dict(_field(description, "config", dict))
     except ValueError as fault:
-        _refuse(folder, f"its {DESCRIPTION} does not say all that it must: {fault}", flag)
+        raise _refusal(folder, f"its {DESCRIPTION} does not say all that it must: {fault}", flag) from fault
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
         vocabulary = read_vocabulary(stored, VOCABULARY, target.vocab_size)
     if not stored.tensors:
-        _refuse(folder, f"it has no {WEIGHTS}", flag)
+        raise _refusal(folder, f"it has no {WEIGHTS}", flag)
     if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
-        _refuse(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
+        raise _refusal(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
     if vocabulary is not None:
         require_vocabulary(folder, vocabulary, target.vocab_size, flag)
     draft = TrainedDraft(folder, description["kind"], target, config, stored, vocabulary, heads)
@@ -282,7 +282,7 @@ def require_consistent(draft: TrainedDraft, flag: str) -> None:
         why = f"of {said:,} {what} that it describes {len(there & set(range(said))):,} are stored"
         if len(there) > said:
             why = f"it stores {len(there):,} {what} and describes {said:,}"
-        _refuse(draft.folder, why, flag)
+        raise _refusal(draft.folder, why, flag)
 
 
 def layer_config(draft: TrainedDraft) -> Any:
@@ -302,7 +302,7 @@ def config_of_layers(settings: Mapping[str, Any]) -> Any:
 def _described(folder: Path, flag: str) -> Mapping[str, Any]:
     """Read and check the description of a trained draft."""
     if not is_trained(folder):
-        _refuse(folder, f"it has no {DESCRIPTION}", flag)
+        raise _refusal(folder, f"it has no {DESCRIPTION}", flag)
     description = read_settings(folder / DESCRIPTION, flag)
     if type(description.get("format")) is not int or description["format"] != FORMAT:
         told = as_typed(description.get("format"))
@@ -324,7 +324,7 @@ def read_settings(file: Path, flag: str) -> dict[str, Any]:
     except (ValueError, OSError) as problem:
         fault = getattr(problem, "strerror", None) or str(problem)
     if fault is not None:
-        _refuse(file.parent, f"its {file.name} cannot be read ({fault})", flag)
+        raise _refusal(file.parent, f"its {file.name} cannot be read ({fault})", flag)
     return dict(content)
 
 
@@ -342,9 +342,9 @@ def require_vocabulary(folder: Path, ids: Ints, vocab_size: int, flag: str) -> N
     raise UsageError(f"the vocabulary of {folder} {fault}.", flag=flag, remedy=remedy)
 
 
-def _refuse(folder: Path, reason: str, flag: str) -> NoReturn:
+def _refusal(folder: Path, reason: str, flag: str) -> UnavailableError:
     remedy = f"Name a folder with {DESCRIPTION} and {WEIGHTS}."
-    raise UnavailableError(f"{folder} is not a trained draft: {reason}.", flag=flag, remedy=remedy)
+    return UnavailableError(f"{folder} is not a trained draft: {reason}.", flag=flag, remedy=remedy)
 
 
 _HEAD, _BIAS = "lm_head.weight", "lm_head.bias"
