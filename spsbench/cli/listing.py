@@ -218,7 +218,7 @@ def _engines() -> list[Row]:
 
 def _external_engines() -> list[Row]:
     """Return a row for each external engine with a name."""
-    from spsbench.models.fetch.cache import megabytes
+    from spsbench.models.messages import megabytes
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
 

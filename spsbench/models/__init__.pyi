@@ -23,7 +23,6 @@ from spsbench.models.device import title as title
 from spsbench.models.downloads import configuration as configuration
 from spsbench.models.fetch.cache import cache_dir as cache_dir
 from spsbench.models.fetch.cache import locked as locked
-from spsbench.models.fetch.cache import megabytes as megabytes
 from spsbench.models.fetch.cache import require_disk as require_disk
 from spsbench.models.fetch.cache import watcher as watcher
 from spsbench.models.fetch.cache import written_whole as written_whole
@@ -62,6 +61,7 @@ from spsbench.models.memory import require_free as require_free
 from spsbench.models.memory import require_memory as require_memory
 from spsbench.models.memory import suitable_threads as suitable_threads
 from spsbench.models.memory import weight_bytes as weight_bytes
+from spsbench.models.messages import megabytes as megabytes
 from spsbench.models.pair import Pair as Pair
 from spsbench.models.pair import find_pair as find_pair
 from spsbench.models.pair import pair_backend as pair_backend

@@ -21,11 +21,10 @@ from spsbench.models.causal_lm import HiddenStates, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import ASSISTANT, AUTHORS, BONUS, WRITTEN
+from spsbench.models.messages import ASSISTANT_POSITION, SAVE_AGAIN
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft
-
-_AGAIN = "Download or save it again."
 
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 
@@ -58,10 +57,10 @@ def read_assistant(folder: Path, flag: str) -> Any:
         if name == "lm_head.weight":  # tied
             continue
         if name not in stored:
-            raise UnavailableError(f"{folder} has no {name}.", flag=flag, remedy=_AGAIN)
+            raise UnavailableError(f"{folder} has no {name}.", flag=flag, remedy=SAVE_AGAIN)
         if (shape := stored.shape(name)) != tuple(part.shape):
             why = f"{folder} has {name} of the shape {list(shape)}, not {list(part.shape)}."
-            raise UnavailableError(why, flag=flag, remedy=_AGAIN)
+            raise UnavailableError(why, flag=flag, remedy=SAVE_AGAIN)
     return config
 
 
@@ -73,7 +72,6 @@ def describe_assistant(folder: Path, flag: str) -> TrainedDraft:
     """
     config = read_assistant(folder, flag)
     text = config.get_text_config()
-    told = "transformers' code, whose format it is; vLLM and SGLang take written"
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
     return TrainedDraft(
@@ -83,7 +81,7 @@ def describe_assistant(folder: Path, flag: str) -> TrainedDraft:
         text.to_dict(),
         stored,
         writer=AUTHORS,
-        conventions=(Convention("position", BONUS, told, certain=False),),
+        conventions=(Convention("position", BONUS, ASSISTANT_POSITION, certain=False),),
         extra={
             "attends": list(dict.fromkeys(text.layer_types)),
             "clusters": config.num_centroids if config.use_ordered_embeddings else 0,

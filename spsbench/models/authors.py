@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spsbench.models.kinds import AFTER, AUTHORS, EAGLE3, MEDUSA, POST, PRE
+from spsbench.models.messages import EAGLE3_IDS, IdsOfEngines
 from spsbench.models.published import CONFIG, Published
 from spsbench.models.speculators import FC, HEAD, READS, WHOLE_NORM, eagle3_of, norm_of_state
 from spsbench.models.trained import MOST_HEADS, Convention, MadeFor, TrainedDraft
@@ -83,10 +84,9 @@ def _own(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _of_ids(reads: tuple[int, ...] | None, at_top: bool) -> Convention:
     if reads is None:
-        return Convention("ids", AFTER, "the authors' default, 2, n//2 and n-3 of n layers")
-    place = "" if at_top else f" inside {_NESTED}"
-    because = f"vLLM and llama.cpp count so the ids{place}; SGLang takes layers' outputs for most targets"
-    return Convention("ids", AFTER, because, certain=False)
+        return Convention("ids", AFTER, EAGLE3_IDS)
+    because = IdsOfEngines("" if at_top else _NESTED)
+    return Convention("ids", AFTER, str(because), certain=False)
 
 
 def read_medusa(published: Published) -> TrainedDraft | None:

@@ -36,6 +36,14 @@ from spsbench.models.kinds import (
     OWN,
     SPECULATORS,
 )
+from spsbench.models.messages import (
+    BLOCK_AUTHORS_IDS,
+    OTHER_DRAFTER,
+    SAVE_AGAIN,
+    SPECULATORS_IDS,
+    SPECULATORS_WINDOW,
+    DefaultAnchor,
+)
 from spsbench.models.onednn import Product
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.packed import pack_called, stored_weight
@@ -92,13 +100,11 @@ def _of_speculators(published: Published) -> TrainedDraft:
     anchored = config.get("sample_from_anchor")
     both = config.get("sliding_window_non_causal")
     conventions = (
-        Convention("ids", AFTER, "speculators counts the layers before a state"),
+        Convention("ids", AFTER, SPECULATORS_IDS),
         Convention(
             "anchor",
             NEXT if (kind == DSPARK if anchored is None else anchored) else OWN,
-            f"sample_from_anchor in {CONFIG}"
-            if anchored is not None
-            else f"speculators' default for {kind}; others take the other one",
+            f"sample_from_anchor in {CONFIG}" if anchored is not None else str(DefaultAnchor(kind)),
             anchored is not None,
         ),
         *_of_windows(
@@ -109,7 +115,7 @@ def _of_speculators(published: Published) -> TrainedDraft:
                 f"sliding_window_non_causal in {CONFIG}" if both is not None else f"the default for {kind}",
                 both is not None,
             ),
-            Convention("window", ANCHORED, "speculators trains so"),
+            Convention("window", ANCHORED, SPECULATORS_WINDOW),
         ),
     )
     reads = published.numbers(READS)
@@ -134,7 +140,7 @@ def _of_authors(published: Published) -> TrainedDraft:
         reads = _spread(published, settings)
     causal = settings.get("is_causal")
     conventions = (
-        Convention("ids", OUTPUT, "their authors count layers from 0 and read what comes out"),
+        Convention("ids", OUTPUT, BLOCK_AUTHORS_IDS),
         Convention("anchor", NEXT if deepspec else OWN, "DeepSpec's code" if deepspec else "z-lab's code"),
         *_of_windows(
             config,
@@ -185,14 +191,14 @@ def _described(
         raise published.refusal(
             f"has {LAYER if writer == SPECULATORS else 'the'} model_type {as_typed(model_type)}; what runs"
             " here are layers of qwen3 or llama",
-            "Choose another drafter.",
+            OTHER_DRAFTER,
         )
     own = {name: value for name, value in layer.items() if name in _LAYER_FIELDS} | {"model_type": model_type}
     for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "num_hidden_layers"):
         published.number(field, own)
     published.require_layers(own["num_hidden_layers"])
     if (published.folder / "mask_embedding.pt").is_file():
-        raise published.refusal("has a mask_embedding.pt, which is not read here", "Choose another drafter.")
+        raise published.refusal("has a mask_embedding.pt, which is not read here", OTHER_DRAFTER)
     extra = _extra(published, kind, settings)
     if extra["mask_token_id"] >= target.vocab_size:
         raise published.damage(
@@ -330,7 +336,7 @@ def _loaded(draft: TrainedDraft, target: CausalLM, flag: str) -> BlockModel:
 
     if not isinstance(target, (TorchLM, OnnxLM)):
         why = f"{draft.folder} reads embedding and head of a target that is loaded whole."
-        raise UsageError(why, flag=flag, remedy="Choose another drafter.")
+        raise UsageError(why, flag=flag, remedy=OTHER_DRAFTER)
     try:
         with torch.device("meta"):
             net = _net(draft)
@@ -342,7 +348,7 @@ def _loaded(draft: TrainedDraft, target: CausalLM, flag: str) -> BlockModel:
         raise UnavailableError(
             f"{draft.folder} does not hold the drafter that it describes: {reason}.",
             flag=flag,
-            remedy="Download or save it again.",
+            remedy=SAVE_AGAIN,
         ) from fault
     pack_called(net.eval().requires_grad_(False))
     ids = (

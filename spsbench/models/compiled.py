@@ -38,6 +38,7 @@ from spsbench.models.layer_graph import (
     are_alike,
     traced,
 )
+from spsbench.models.messages import NO_LAYERS, OTHER_LOGITS
 from spsbench.models.rewind import RewindLayer
 from spsbench.models.torch_lm import TorchLM
 
@@ -162,7 +163,7 @@ def compile_layers(lm: TorchLM) -> None:
     for layer, forward in forwards.items():
         vars(layer)["forward"] = forward
     if not _is_close(_logits(lm), before, lm.dtype):
-        reason = "its logits would be others"
+        reason = OTHER_LOGITS
         for layer in forwards:
             del vars(layer)["forward"]
         forwards = {}
@@ -173,7 +174,7 @@ def _compiled(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module,
     """Return forwards of the layers that have one, and why the last of the others has none."""
     one, several = (_calls(lm, layers, rows) for rows in (1, SEVERAL))
     graphs: dict[nn.Module, LayerGraph] = {}
-    reason = "" if layers else "its body has no layers"
+    reason = "" if layers else NO_LAYERS
     for layer in layers:
         try:
             if layer not in one or layer not in several:

@@ -15,6 +15,7 @@ from typing import Any
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.models.fetch import cache, packages
 from spsbench.models.hf_errors import quiet_libraries, typed_error
+from spsbench.models.messages import Conversion
 
 SUFFIX = ".gguf"
 
@@ -94,8 +95,7 @@ def _quantisation_name(reader: Any) -> str:
 def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
     """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
     header = read_header(file, name, flag)
-    size = cache.megabytes(4 * header.parameters)
-    cache.watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
+    cache.watcher().said(str(Conversion(file.name, header.weights, 4 * header.parameters)))
     with _alone(file, name, flag) as location:
         _write_float32(location, folder)
     origin = Origin(file.name, sha256, header.weights)

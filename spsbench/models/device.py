@@ -16,6 +16,7 @@ from spsbench.base.environment import gpus
 from spsbench.base.errors import UsageError, first_line
 from spsbench.base.gpu import FACTS, STATE, Board, NoNvml, NvmlBoard, SmiBoard, board_of, gpu_watched, nvml_of
 from spsbench.models.fetch.cache import watcher
+from spsbench.models.messages import GpusUnused
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -34,7 +35,8 @@ def resolve_device(name: str) -> torch.device:
     """
     usable = _cuda_is_usable()
     if name == "auto" and not usable and (unused := gpus()):
-        watcher().warned(f"{_names(unused)} not used: {why_unusable()}. {remedy_for(unused)}")
+        names = [board["name"] for board in unused]
+        watcher().warned(str(GpusUnused(names, why_unusable(), remedy_for(unused))))
     if name == "auto":
         name = "cuda" if usable else "cpu"
     try:
@@ -64,12 +66,6 @@ def _refusal(name: str, error: Exception, *, usable: bool) -> UsageError:
         here = [f"cuda:{index} ({_name(index)})" for index in range(torch.cuda.device_count())]
         reason, remedy = f"torch sees {', '.join(here)}", f"Use one of these, {remedy[4:]}"
     return UsageError(f"device {name} cannot be used here: {reason}.", flag="--device", remedy=remedy)
-
-
-def _names(boards: Sequence[Mapping[str, str]]) -> str:
-    """Name boards with their verb: ``NVIDIA L4 is``, ``2 GPUs (NVIDIA L4) are``."""
-    names = list(dict.fromkeys(board["name"] for board in boards))
-    return f"{names[0]} is" if len(boards) == 1 else f"{len(boards)} GPUs ({', '.join(names)}) are"
 
 
 def why_unusable() -> str:

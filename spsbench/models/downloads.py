@@ -25,7 +25,7 @@ from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.files import MOST_BYTES, require_ordinary
 from spsbench.config.models import ModelRef
 from spsbench.models.fetch import hub
-from spsbench.models.fetch.cache import megabytes, watcher
+from spsbench.models.fetch.cache import watcher
 from spsbench.models.fetch.hub import HubFile
 from spsbench.models.hf_errors import (
     ANSWERS_WITHIN_S,
@@ -36,6 +36,7 @@ from spsbench.models.hf_errors import (
     say_cached,
     typed_errors,
 )
+from spsbench.models.messages import megabytes
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile, RepoSibling
@@ -178,7 +179,7 @@ def _serves_instead(name: str, error: Exception) -> bool:
     """Return whether the hub failed, so that the cache is used; the hub is then not asked again."""
     if (failed := failure_of(error)) is None:
         return False
-    leave_alone(failed[0])
+    leave_alone(failed.message)
     say_cached(name)
     return True
 

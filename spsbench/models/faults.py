@@ -9,10 +9,7 @@ import sys
 import traceback
 
 from spsbench.base.errors import DeviceFault, SpsbenchError, causes_of
-
-NEEDS_LESS = "Choose a smaller pair, --dtype bfloat16 or int8, or another --device."
-SEE_DRIVER = "See what `spsbench doctor` and the driver's log say about it."
-TAKES_LESS = "A smaller --batch, fewer --max-new-tokens or --dtype bfloat16 takes less."
+from spsbench.models.messages import NEEDS_LESS, SEE_DRIVER, TAKES_LESS, OutOfMemory
 
 _WITHOUT_MEMORY = re.compile(
     r"CUDA out of memory|(CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator"
@@ -59,9 +56,8 @@ def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> 
     """Return out of memory in one line, with the size asked for if known; None for any other error."""
     if not is_out_of_memory(error):
         return None
-    wanted = next((match[1] for cause in causes_of(error) if (match := _ASKED.search(str(cause)))), None)
-    more = "" if wanted is None else f": {wanted} more did not fit"
-    return f"out of memory{when}{more}. {remedy}"
+    needed = next((match[1] for cause in causes_of(error) if (match := _ASKED.search(str(cause)))), None)
+    return str(OutOfMemory(needed, when, remedy))
 
 
 def refuse_fault(error: BaseException, when: str = "") -> None:
@@ -91,8 +87,8 @@ def settle(error: Exception) -> None:
     """
     reported = of_a_device(error)
     if reported is not None and _LOST.search(reported):
-        message = f"the device failed and computes nothing more: {reported}."
-        raise DeviceFault(message, remedy=SEE_DRIVER) from error
+        why = f"the device failed and computes nothing more: {reported}."
+        raise DeviceFault(why, remedy=SEE_DRIVER) from error
     for cause in causes_of(error):
         traceback.clear_frames(cause.__traceback__)
         cause.__traceback__ = None

@@ -19,16 +19,23 @@ from spsbench.base.errors import (
     causes_of,
     first_line,
 )
-from spsbench.models.fetch.cache import free_bytes, megabytes, watcher
+from spsbench.models.fetch.cache import free_bytes, watcher
+from spsbench.models.messages import (
+    GATED,
+    MAKE_ROOM,
+    NEEDS_LESS,
+    OFFLINE,
+    SEE_DRIVER,
+    TRY_LATER,
+    UNREACHED,
+    CacheUsed,
+    megabytes,
+)
 
 ANSWERS_WITHIN_S = 10.0
 """A hub that takes longer is left alone."""
 
-GATED = "Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN."
 _LEFT_ALONE_FOR_S = 60.0
-_UNREACHED = "the hub cannot be reached"
-
-_OFFLINE = "HF_HUB_OFFLINE is set"
 
 _reached: set[str] = set()
 _left_alone: dict[str, tuple[float, str]] = {}
@@ -63,7 +70,7 @@ def say_cached(name: str) -> None:
     why = _why_left_alone()
     if why is not None and constants.ENDPOINT not in _replaced:
         _replaced.add(constants.ENDPOINT)
-        watcher().said(f"{why}: {name} as it is on this machine is used")
+        watcher().said(str(CacheUsed(name, why)))
 
 
 def _why_left_alone() -> str | None:
@@ -74,10 +81,10 @@ def _why_left_alone() -> str | None:
 
 
 def why_offline() -> str:
-    """Return why the hub is not asked, or why it gave nothing."""
+    """Why the hub is not asked, or why it gave nothing."""
     from huggingface_hub import constants
 
-    return _why_left_alone() or (_OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED)
+    return _why_left_alone() or (OFFLINE if constants.HF_HUB_OFFLINE else UNREACHED)
 
 
 @contextmanager
@@ -100,36 +107,38 @@ def offline_unless_reached() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def failure_of(error: BaseException) -> tuple[str, str] | None:
-    """Return what failed (hub, connection or cache disk) and the remedy; None for any other error."""
+def failure_of(error: BaseException) -> UnavailableError | None:
+    """What failed of hub, connection or cache disk, as an error; None where it was something else."""
     from huggingface_hub import constants, errors
 
-    causes = list(causes_of(error))
     host = host_of(constants.ENDPOINT)
     cache = Path(constants.HF_HUB_CACHE)
-    for cause in causes:
+    for cause in causes_of(error):
         response = getattr(cause, "response", None) if isinstance(cause, errors.HfHubHTTPError) else None
         status = getattr(response, "status_code", 0)
         if status == 429:
             remedy = "Wait some minutes, or log in (`hf auth login` or HF_TOKEN) for a higher limit."
-            return f"{host} answered 429, too many requests", remedy
+            return UnavailableError(f"{host} answered 429, too many requests", remedy=remedy)
         if status >= 500:
-            return f"{host} answered {status}, a fault on its side", "Try again later."
+            return UnavailableError(f"{host} answered {status}, a fault on its side", remedy=TRY_LATER)
         if isinstance(cause, errors.FileMetadataError):
+            why = f"{host} answers without X-Repo-Commit, which the hub sends with every file"
             remedy = "Check HF_ENDPOINT and the proxy: a mirror must pass this header on."
-            return f"{host} answers without X-Repo-Commit, which the hub sends with every file", remedy
+            return UnavailableError(why, remedy=remedy)
         if isinstance(cause, WebPage):
+            why = f"{host} answered with a web page, as the login page of a network does"
             remedy = "Log in to the network, or check HF_ENDPOINT and the proxy."
-            return f"{host} answered with a web page, as the login page of a network does", remedy
+            return UnavailableError(why, remedy=remedy)
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            room = f"which has {megabytes(free_bytes(cache))} free"
-            return f"there is no room left in {cache}, {room}", "Make room, or set HF_HOME to another disk."
+            why = f"there is no room left in {cache}, which has {megabytes(free_bytes(cache))} free"
+            return UnavailableError(why, remedy=MAKE_ROOM)
         denied = getattr(cause, "errno", None) in (errno.EACCES, errno.EROFS, errno.EPERM)
         if denied and isinstance(cause, OSError) and Path(str(cause.filename)).is_relative_to(cache):
             remedy = "Set HF_HOME to a folder that can be written."
-            return f"{cache} cannot be written ({cause.strerror})", remedy
+            return UnavailableError(f"{cache} cannot be written ({cause.strerror})", remedy=remedy)
         if any("Timeout" in kind.__name__ for kind in type(cause).__mro__):
-            return f"{host} did not answer within {ANSWERS_WITHIN_S:.0f} s", "Try again later."
+            why = f"{host} did not answer within {ANSWERS_WITHIN_S:.0f} s"
+            return UnavailableError(why, remedy=TRY_LATER)
     return None
 
 
@@ -140,7 +149,7 @@ def require_room(needed_bytes: int, what: str, flag: str) -> None:
     folder = Path(constants.HF_HUB_CACHE)
     if (free := free_bytes(folder)) < needed_bytes:
         why = f"{what} need {megabytes(needed_bytes)} in {folder}, which has {megabytes(free)} free."
-        raise UnavailableError(why, flag=flag, remedy="Make room, or set HF_HOME to another disk.")
+        raise UnavailableError(why, flag=flag, remedy=MAKE_ROOM)
 
 
 @contextmanager
@@ -158,99 +167,85 @@ def typed_errors(name: str, flag: str) -> Iterator[None]:
 
 def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
     """Return the typed error for a failure to find or read a model: this machine's first, then the hub's."""
-    from huggingface_hub import errors as hub
+    typed = _of_machine(error, name, flag) or _of_format(error, name, flag) or _of_hub(error, name, flag)
+    if typed is not None:
+        return typed
+    if "backend tokenizer from one of" in _text_of(error):
+        why = f"{name} has no tokenizer.json, and no other file that a tokenizer can be made from."
+        return UnavailableError(why, flag=flag, remedy="Save the tokenizer into the same folder.")
+    why = f"{name} cannot be read: {first_line(error)}"
+    return UnavailableError(why, flag=flag, remedy="Download or save the model again.")
 
-    from spsbench.models.faults import NEEDS_LESS, SEE_DRIVER, is_out_of_memory, of_a_device
 
+def _text_of(error: Exception) -> str:
+    """With that of its causes, in lower case."""
+    return " ".join(map(str, causes_of(error))).lower()
+
+
+def _of_machine(error: Exception, name: str, flag: str) -> SpsbenchError | None:
+    from spsbench.models.faults import is_out_of_memory, of_a_device
+
+    if is_out_of_memory(error):
+        return SpsbenchError(f"not enough memory to load {name}.", flag=flag, remedy=NEEDS_LESS)
+    if (reported := of_a_device(error)) is not None:
+        why = f"the device failed while {name} was loaded: {reported}."
+        return DeviceFault(why, flag=flag, remedy=SEE_DRIVER)
+    return None
+
+
+def _of_format(error: Exception, name: str, flag: str) -> SpsbenchError | None:
+    """Of a checkpoint that this installation cannot compute."""
     text = str(error)
-    causes = list(causes_of(error))
-    all_text = " ".join(map(str, causes)).lower()
+    if "trust_remote_code" in text:
+        why = f"{name} ships custom model code, which spsbench does not run."
+        remedy = "Choose a model whose architecture is part of transformers."
+        return UsageError(why, flag=flag, remedy=remedy)
+    if "does not recognize this architecture" in text:
+        why = f"{name} has an architecture that the installed transformers does not support."
+        return UsageError(why, flag=flag, remedy="Upgrade transformers, or choose another model.")
+    if isinstance(error, ImportError) or "pip install" in text:
+        why = f"{name} needs a package that is not installed: {' '.join(text.split())}"
+        return UnavailableError(why, flag=flag, remedy="Install it, or choose a checkpoint without it.")
+    return None
+
+
+_OFFLINE_SIGNS = ("couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution")
+_UNKNOWN_SIGNS = ("is not a local folder", "is not a valid model identifier", "404 client error")
+
+
+def _of_hub(error: Exception, name: str, flag: str) -> SpsbenchError | None:
+    from huggingface_hub import errors
+
+    causes, text = list(causes_of(error)), _text_of(error)
 
     def caused_by(*kinds: type[BaseException]) -> bool:
         return any(isinstance(cause, kinds) for cause in causes)
 
-    def says(*signs: str) -> bool:
-        return any(sign in all_text for sign in signs)
-
-    failed, remedy_of_it = failure_of(error) or ("", "")
-    statuses = {getattr(getattr(cause, "response", None), "status_code", None) for cause in causes}
-    table: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
-        (is_out_of_memory(error), SpsbenchError, f"not enough memory to load {name}.", NEEDS_LESS),
-        (
-            (reported := of_a_device(error)) is not None,
-            DeviceFault,
-            f"the device failed while {name} was loaded: {reported}.",
-            SEE_DRIVER,
-        ),
-        (
-            "trust_remote_code" in text,
-            UsageError,
-            f"{name} ships custom model code, which spsbench does not run.",
-            "Choose a model whose architecture is part of transformers.",
-        ),
-        (
-            "does not recognize this architecture" in text,
-            UsageError,
-            f"{name} has an architecture that the installed transformers does not support.",
-            "Upgrade transformers, or choose another model.",
-        ),
-        (
-            isinstance(error, ImportError) or "pip install" in text,
-            UnavailableError,
-            f"{name} needs a package that is not installed: {' '.join(text.split())}",
-            "Install it, or choose a checkpoint without it.",
-        ),
-        (bool(failed), UnavailableError, f"{name} cannot be fetched: {failed}.", remedy_of_it),
-        (caused_by(hub.GatedRepoError), UnavailableError, f"{name} is gated.", GATED),
-        (
-            caused_by(hub.HFValidationError),
-            UsageError,
-            f"{name} is neither a folder nor a name of the hub.",
-            "Check the path, or write org/name, with a revision as org/name@REVISION.",
-        ),
-        (
-            caused_by(hub.RevisionNotFoundError),
-            UnavailableError,
-            f"{name} has no such revision.",
-            "Check the revision, which is behind the @.",
-        ),
-        (
-            caused_by(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError, TimeoutError)
-            or says(
-                "couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution"
-            ),
-            UnavailableError,
-            f"{name} is not on this machine and {why_offline()}.",
-            "Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
-        ),
-        (
-            caused_by(hub.RepositoryNotFoundError)
-            or says("is not a local folder", "is not a valid model identifier", "404 client error"),
-            UnavailableError,
-            f"no model {name} was found on the hub, or it is private.",
-            "Check its name; for a private one log in with `hf auth login`.",
-        ),
-        (
-            bool(statuses & {401, 403}),
-            UnavailableError,
-            f"the hub refuses access to {name}.",
-            "Check HF_TOKEN, or log in with `hf auth login`.",
-        ),
-        (
-            says("backend tokenizer from one of"),
-            UnavailableError,
-            f"{name} has no tokenizer.json, and no other file that a tokenizer can be made from.",
-            "Save the tokenizer into the same folder.",
-        ),
-        (
-            True,
-            UnavailableError,
-            f"{name} cannot be read: {first_line(error)}",
-            "Download or save the model again.",
-        ),
-    )
-    _, kind, message, remedy = next(row for row in table if row[0])
-    return kind(message, flag=flag, remedy=remedy)
+    if (failed := failure_of(error)) is not None:
+        why = f"{name} cannot be fetched: {failed.message}."
+        return UnavailableError(why, flag=flag, remedy=failed.remedy)
+    if caused_by(errors.GatedRepoError):
+        return UnavailableError(f"{name} is gated.", flag=flag, remedy=GATED)
+    if caused_by(errors.HFValidationError):
+        why = f"{name} is neither a folder nor a name of the hub."
+        remedy = "Check the path, or write org/name, with a revision as org/name@REVISION."
+        return UsageError(why, flag=flag, remedy=remedy)
+    if caused_by(errors.RevisionNotFoundError):
+        remedy = "Check the revision, which is behind the @."
+        return UnavailableError(f"{name} has no such revision.", flag=flag, remedy=remedy)
+    offline = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
+    if caused_by(*offline) or any(sign in text for sign in _OFFLINE_SIGNS):
+        why = f"{name} is not on this machine and {why_offline()}."
+        remedy = "Give a local folder, set HF_HOME to a filled cache, or use --pair mini."
+        return UnavailableError(why, flag=flag, remedy=remedy)
+    if caused_by(errors.RepositoryNotFoundError) or any(sign in text for sign in _UNKNOWN_SIGNS):
+        why = f"no model {name} was found on the hub, or it is private."
+        remedy = "Check its name; for a private one log in with `hf auth login`."
+        return UnavailableError(why, flag=flag, remedy=remedy)
+    if {getattr(getattr(cause, "response", None), "status_code", None) for cause in causes} & {401, 403}:
+        why = f"the hub refuses access to {name}."
+        return UnavailableError(why, flag=flag, remedy="Check HF_TOKEN, or log in with `hf auth login`.")
+    return None
 
 
 def quiet_libraries() -> None:

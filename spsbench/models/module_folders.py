@@ -7,6 +7,7 @@ from transformers import PretrainedConfig
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import AUTHORS, MTP, POST, PRE, SPECULATORS
+from spsbench.models.messages import MODULES_RECYCLE
 from spsbench.models.mtp import LONGCAT, PROMISES, NoModules, find_modules
 from spsbench.models.published import Published
 from spsbench.models.speculators import LAYER, TYPE, verifier_of
@@ -53,7 +54,7 @@ def describe_modules(published: Published) -> TrainedDraft | None:
         dict(text),
         stored,
         writer=SPECULATORS if is_apart else AUTHORS,
-        conventions=(Convention("recycle", recycle_of(str(text["model_type"])), "the code of its kind"),),
+        conventions=(Convention("recycle", recycle_of(str(text["model_type"])), MODULES_RECYCLE),),
         extra={
             "modules": len(layout.modules),
             "own_heads": sum(bool(each.head) for each in layout.modules),

@@ -29,6 +29,7 @@ from spsbench.models.memory import (
     weight_bytes,
     weights_of,
 )
+from spsbench.models.messages import PlanesLeftOut
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
 from spsbench.models.recurrent import MOST_MARKS, PLANES
@@ -247,10 +248,7 @@ def _rollback(model: CausalLM) -> dict[str, Any]:
     free, needed = available_bytes(model.device), MOST_MARKS * model.state_bytes
     if isinstance(model, TorchLM) and model.rolled_back_by == PLANES and free is not None and needed > free:
         model.keep_no_planes()
-        facts["planes_left_out"] = (
-            f"its states after each of {MOST_MARKS} tokens would take {needed / 2**20:.1f} MiB, and "
-            f"{free / 2**20:.1f} MiB are free"
-        )
+        facts["planes_left_out"] = str(PlanesLeftOut(MOST_MARKS, needed, free))
     return {"rollback": model.rolled_back_by, "state_bytes": model.state_bytes} | facts
 
 

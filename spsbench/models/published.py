@@ -20,6 +20,7 @@ from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import Checkpoint, StoredWeights
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
+from spsbench.models.messages import SAVE_AGAIN
 from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
@@ -29,7 +30,6 @@ D2T, T2D = "d2t", "t2d"
 
 _MOST_CONFIG_BYTES = 4 << 20
 _MOST_NAMED = 4
-_AGAIN = "Download or save it again."
 
 Shape = tuple[int, ...]
 
@@ -54,7 +54,7 @@ class Published:
         return UsageError(f"{self.folder} {why}.", flag=self.flag, remedy=remedy)
 
     def damage(self, why: str) -> UnavailableError:
-        return UnavailableError(f"{self.folder} {why}.", flag=self.flag, remedy=_AGAIN)
+        return UnavailableError(f"{self.folder} {why}.", flag=self.flag, remedy=SAVE_AGAIN)
 
     def number(
         self, field: str, within: Mapping[str, Any] | None = None, least: int = 1, most: int = WIDEST
@@ -227,13 +227,13 @@ def read_config_file(file: Path, flag: str) -> dict[str, Any] | None:
         return None
     except OSError as problem:
         why = f"{file} cannot be read ({problem.strerror})."
-        raise UnavailableError(why, flag=flag, remedy=_AGAIN) from problem
+        raise UnavailableError(why, flag=flag, remedy=SAVE_AGAIN) from problem
     except ValueError as problem:
         why = f"{file} is damaged ({problem})."
-        raise UnavailableError(why, flag=flag, remedy=_AGAIN) from problem
+        raise UnavailableError(why, flag=flag, remedy=SAVE_AGAIN) from problem
     if not isinstance(content, dict):
         why = f"{file} is damaged (no object)."
-        raise UnavailableError(why, flag=flag, remedy=_AGAIN)
+        raise UnavailableError(why, flag=flag, remedy=SAVE_AGAIN)
     return content
 
 
@@ -250,10 +250,10 @@ def _weights_of(folder: Path, flag: str) -> StoredWeights:
                 if missing
                 else f"{index} is damaged."
             )
-            raise UnavailableError(why, flag=flag, remedy=_AGAIN)
+            raise UnavailableError(why, flag=flag, remedy=SAVE_AGAIN)
         if any(Path(name).name != name for name in names):
             why = f"{index} names files outside of its folder."
-            raise UsageError(why, flag=flag, remedy=_AGAIN)
+            raise UsageError(why, flag=flag, remedy=SAVE_AGAIN)
     stored: StoredWeights = Checkpoint(folder)
     if not stored.tensors and (folder / PICKLED_INDEX).is_file():
         why = f"{folder} has its tensors in several pickles ({PICKLED_INDEX}), of which one alone is read."

@@ -19,6 +19,7 @@ from spsbench.base.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM, tolerance
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
 from spsbench.models.memory import available_bytes
+from spsbench.models.messages import LogitsNotCompared
 from spsbench.models.source import ModelSource
 
 TOKENS = 192
@@ -76,10 +77,7 @@ def require_same_logits(
     else:
         free_bytes = available_bytes(torch.device("cpu"))
         if free_bytes is not None and 4 * model.parameters > free_bytes:
-            watcher().said(
-                f"{source.name} is not held against transformers: {4 * model.parameters / 2**30:.3g} GiB "
-                f"more are needed, {free_bytes / 2**30:.3g} GiB are free"
-            )
+            watcher().said(str(LogitsNotCompared(source.name, 4 * model.parameters, free_bytes)))
             return
         comparison = compared(model, load_reference())
         keep_answer(KIND, key, comparison._asdict())

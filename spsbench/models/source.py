@@ -24,6 +24,7 @@ from spsbench.models.downloads import pinned
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.kinds import MODEL, is_trained
 from spsbench.models.location import local_folder
+from spsbench.models.messages import OTHER_MODEL
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
 from spsbench.models.text_part import class_of, has_towers, reads_both_ways, what_else, why_no_text
 from spsbench.models.tokenizer import Tokenizer
@@ -93,30 +94,27 @@ def _most_added_tokens(rules: Any) -> int:
     )
 
 
-_OTHERS = "Choose a model like Llama, Qwen3-VL or T5."
-
-
 def require_generative(config: Any, name: str, flag: str) -> None:
     """Refuse a model that writes no text token by token."""
     kind = f"{name} ({config.model_type})"
     model_class = class_of(config)
     if model_class is None:
-        raise UsageError(f"{kind} {what_else(config)}.", flag=flag, remedy=_OTHERS)
+        raise UsageError(f"{kind} {what_else(config)}.", flag=flag, remedy=OTHER_MODEL)
     if "Diffusion" in model_class.__name__:
         why = f"{kind} writes blocks of tokens by diffusion, not token by token."
-        raise UsageError(why, flag=flag, remedy=_OTHERS)
+        raise UsageError(why, flag=flag, remedy=OTHER_MODEL)
     if reads_both_ways(config):
         why = f"{kind} is not causal: each token sees those after it; its config.json lacks is_decoder: true."
-        raise UsageError(why, flag=flag, remedy=_OTHERS)
+        raise UsageError(why, flag=flag, remedy=OTHER_MODEL)
     if reason := why_no_text(config):
-        raise UsageError(f"{kind} writes no text alone: {reason}.", flag=flag, remedy=_OTHERS)
+        raise UsageError(f"{kind} writes no text alone: {reason}.", flag=flag, remedy=OTHER_MODEL)
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
         raise UsageError(why, flag=flag, remedy="Choose a model like T5 or BART.")
     if not isinstance(getattr(text_config(config), "num_hidden_layers", None), int):
         why = f"{kind} has no num_hidden_layers, without which transformers makes no cache for it."
-        raise UsageError(why, flag=flag, remedy=_OTHERS)
+        raise UsageError(why, flag=flag, remedy=OTHER_MODEL)
 
 
 def require_rollback(source: ModelSource, flag: str) -> None:

@@ -16,6 +16,13 @@ from torch import Tensor, nn
 
 from spsbench.base.errors import as_typed, first_line
 from spsbench.models.kinds import AFTER, EAGLE3, MTP, PEAGLE, POST, PRE, SPECULATORS, XPRESS
+from spsbench.models.messages import (
+    OTHER_DRAFTER,
+    SPECULATORS_IDS,
+    SPECULATORS_RECYCLE,
+    SPECULATORS_RESIDUAL,
+    XPRESS_REFUSED,
+)
 from spsbench.models.published import CONFIG as CONFIG
 from spsbench.models.published import D2T as D2T
 from spsbench.models.published import T2D as T2D
@@ -99,7 +106,7 @@ def read_speculators(published: Published) -> TrainedDraft | None:
         )
     if kind not in (EAGLE3, PEAGLE):
         why = f"has {TYPE} {as_typed(kind)}; what runs here is {EAGLE3} or {PEAGLE}"
-        raise published.refusal(why, "Choose another drafter.")
+        raise published.refusal(why, OTHER_DRAFTER)
     return _read_eagle3(published, kind)
 
 
@@ -135,21 +142,17 @@ def _read_eagle3(published: Published, kind: str) -> TrainedDraft:
     reads = published.numbers(READS)
     said = "norm_before_residual" in config
     conventions = [
-        Convention("ids", AFTER, "speculators counts the layers before a state"),
+        Convention("ids", AFTER, SPECULATORS_IDS),
         Convention(
             "residual",
             POST if config.get("norm_before_residual") else PRE,
-            f"norm_before_residual in {CONFIG}"
-            if said
-            else "speculators' default; vLLM takes post for eagle3",
+            f"norm_before_residual in {CONFIG}" if said else SPECULATORS_RESIDUAL,
             said,
         ),
     ]
     if kind == EAGLE3:
         recycled = POST if config.get("norm_output") else PRE
-        conventions.append(
-            Convention("recycle", recycled, f"norm_output of {CONFIG}, false where it is missing")
-        )
+        conventions.append(Convention("recycle", recycled, SPECULATORS_RECYCLE))
     norms: dict[str, Shape] = {}
     if config.get("norm_before_fc"):
         norms[WHOLE_NORM] = (_count(reads) * target.hidden,)
@@ -195,11 +198,11 @@ def eagle3_of(
     if kind_of_layer not in LAYER_TYPES:
         raise published.refusal(
             f"has {LAYER}.model_type {as_typed(kind_of_layer)}; what runs here is {' or '.join(LAYER_TYPES)}",
-            "Choose another drafter.",
+            OTHER_DRAFTER,
         )
     if layer.get("sliding_window") and kind_of_layer == "llama" and _slides(layer):
         raise published.refusal(
-            "has sliding_attention in llama layers, which transformers lacks", "Choose another drafter."
+            "has sliding_attention in llama layers, which transformers lacks", OTHER_DRAFTER
         )
     layers, hidden = published.number("num_hidden_layers", layer), published.number("hidden_size", layer)
     published.require_layers(layers)
@@ -255,9 +258,9 @@ def _read_xpress(published: Published) -> TrainedDraft:
         stored=published.stored,
         writer=SPECULATORS,
         reads=published.numbers("aux_hidden_state_layer_ids"),
-        conventions=(Convention("ids", AFTER, "speculators counts the layers before a state"),),
+        conventions=(Convention("ids", AFTER, SPECULATORS_IDS),),
         extra={
             name: published.config.get(name) for name in ("block_size", "xpress_rank", "num_jacobi_passes")
         },
-        refused="its refiner settles a block by argmax in several passes, so no row says what it drew from",
+        refused=XPRESS_REFUSED,
     )

@@ -24,6 +24,7 @@ from spsbench.decode.clock import Clock, SystemClock
 from spsbench.models.causal_lm import LAST, CausalLM, States, text_config
 from spsbench.models.choices import Choices
 from spsbench.models.loading import from_pretrained
+from spsbench.models.messages import GO_ON
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.witness import ReadBlock
@@ -36,8 +37,6 @@ _PATIENCE = timedelta(days=7)
 
 _GONE = ("connection closed", "connection reset", "broken pipe", "connection refused")
 """What gloo says of another process that has ended."""
-
-_GO_ON = "What was finished is on the disk; continue it by torchrun with run --resume DIR."
 
 _FIELDS = 4
 _INLINE = MAX_K + 1
@@ -147,8 +146,8 @@ class Ranks:
             failed = f"{what} failed in process {self.rank} of {self.size}"
             if any(sign in reason.lower() for sign in _GONE):
                 why = f"{failed}: another process has ended."
-                raise RankGone(why, flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
-            raise RanksFault(f"{failed} ({reason}).", flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
+                raise RankGone(why, flag=TENSOR_PARALLEL, remedy=GO_ON) from error
+            raise RanksFault(f"{failed} ({reason}).", flag=TENSOR_PARALLEL, remedy=GO_ON) from error
         self._busy = before
 
     def tell(self, order: Order, number: int = 0, last: int = 0, tokens: Tensor | None = None) -> None:
@@ -260,18 +259,18 @@ def require_splittable(source: ModelSource, size: int) -> None:
     heads = int(getattr(config, "num_attention_heads", None) or 0)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     if source.is_encoder_decoder:
-        reason = "is an encoder-decoder"
+        why = "is an encoder-decoder"
     elif source.quantization is not None:
-        reason = f"has weights quantised by {source.quantization}"
+        why = f"has weights quantised by {source.quantization}"
     elif not getattr(config, "base_model_tp_plan", None):
-        reason = f"({config.model_type}) has no tensor parallel plan in transformers"
+        why = f"({config.model_type}) has no tensor parallel plan in transformers"
     elif heads % size:
-        reason = f"has {heads} attention heads, which {size} does not divide"
+        why = f"has {heads} attention heads, which {size} does not divide"
     elif kv_heads % size:
-        reason = f"has {kv_heads} heads of keys and values, which {size} does not divide"
+        why = f"has {kv_heads} heads of keys and values, which {size} does not divide"
     else:
         return
-    why = f"{source.name} {reason}: it cannot be split over {size} processes."
+    why = f"{source.name} {why}: it cannot be split over {size} processes."
     raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Choose another N or another target, or leave it out.")
 
 

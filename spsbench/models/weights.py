@@ -11,11 +11,11 @@ from spsbench.base.errors import UnavailableError
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
+from spsbench.models.messages import UnreadWeights, first_names
 from spsbench.models.source import ModelSource
 from spsbench.models.text_part import class_of, text_class
 
 HEAD = "lm_head.weight"
-_UNTIED = " and its configuration says tie_word_embeddings: false"
 
 
 def is_tied(config: Any) -> bool:
@@ -33,12 +33,11 @@ def is_tied(config: Any) -> bool:
 def require_complete(missing: Sequence[str], name: str, flag: str) -> None:
     """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
     if missing:
-        raise UnavailableError(
-            f"{name} is incomplete: {len(missing)} of its weights are missing ({_shown(missing)})"
-            f"{_UNTIED if missing == [HEAD] else ''}.",
-            flag=flag,
-            remedy="Download the model again, or choose a checkpoint with a language-model head.",
-        )
+        why = f"{name} is incomplete: {len(missing)} of its weights are missing ({first_names(missing)})"
+        if missing == [HEAD]:
+            why = f"{why} and its configuration says tie_word_embeddings: false"
+        remedy = "Download the model again, or choose a checkpoint with a language-model head."
+        raise UnavailableError(f"{why}.", flag=flag, remedy=remedy)
 
 
 def require_head(source: ModelSource, stored: StoredWeights, flag: str) -> None:
@@ -101,9 +100,4 @@ def say_unread(source: ModelSource) -> None:
     """Say which stored weights are not part of the configured model."""
     names = (kept_answer(_UNREAD, source.key()) or {}).get("names")
     if isinstance(names, list) and names:
-        unread = f"{len(names)} {'is' if len(names) == 1 else 'are'} not read ({_shown([*map(str, names)])})"
-        watcher().said(f"{source.name} stores weights that its configuration does not ask for: {unread}")
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        watcher().said(str(UnreadWeights(source.name, [*map(str, names)])))

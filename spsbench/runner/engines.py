@@ -35,7 +35,8 @@ from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engin
 from spsbench.models.batched import NotStatic, StaticLM, batch_model, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
 from spsbench.models.causal_lm import CausalLM, States
-from spsbench.models.faults import TAKES_LESS, settle, shortage
+from spsbench.models.faults import settle, shortage
+from spsbench.models.messages import TAKES_LESS
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
 from spsbench.models.source import ModelSource

@@ -380,10 +380,10 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: str | None) ->
                 )
             return _read_snapshot(root, source, split, exemplars)
         except Exception as error:  # the client also raises whatever its HTTP library raised
-            failed = failure_of(error)
-            if isinstance(error, SpsbenchError):
-                failed = error.message.rstrip("."), error.remedy or ""
-            reason, remedy = failed or _why_not(error, tried)
+            failed = error if isinstance(error, SpsbenchError) else failure_of(error)
+            reason, remedy = (
+                (failed.message.rstrip("."), failed.remedy or "") if failed else _why_not(error, tried)
+            )
             if failed and root is None:
                 leave_alone(reason)  # another source may be in its cache
             tried.setdefault(reason, []).append(f"{source.repository} at {source.revision}")
@@ -436,7 +436,8 @@ def _why_not(error: Exception, tried: Container[str]) -> tuple[str, str]:
     """What a failure to find a dataset says of it after other reasons, and the remedy if there is one."""
     from huggingface_hub import errors
 
-    from spsbench.models.hf_errors import GATED, why_offline
+    from spsbench.models.hf_errors import why_offline
+    from spsbench.models.messages import GATED
 
     if isinstance(error, errors.LocalEntryNotFoundError):
         why = why_offline()

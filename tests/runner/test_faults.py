@@ -20,8 +20,9 @@ from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.causal_lm import require_exact_rollback
-from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortage
+from spsbench.models.faults import is_out_of_memory, settle, shortage
 from spsbench.models.hf_errors import typed_error
+from spsbench.models.messages import TAKES_LESS
 from spsbench.runner.engines import answers
 
 SHORT = "CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total capacity of 23.00 GiB of which"

@@ -11,7 +11,7 @@ import torch
 from support.commandline import BRIEF, SMALL, call
 
 from spsbench.engines.local import EagerEngine
-from spsbench.models.faults import TAKES_LESS
+from spsbench.models.messages import TAKES_LESS
 
 ASKED = (*SMALL[:6], "--set", "warmup=true", "--no-score", "--no-proof", "--quiet")
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.files import write_json
+from spsbench.models.messages import OtherProcess, megabytes
 
 
 class TransferWatcher(Protocol):
@@ -124,7 +125,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            watcher().said(f"Waiting for another process that prepares {what}")
+            watcher().said(str(OtherProcess(what)))
             lock.acquire()
     try:
         yield
@@ -186,13 +187,6 @@ def remove_part(file: str) -> int:
 def size_of(folder: Path) -> int:
     """Bytes of the files in a folder; 0 if there is none."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def megabytes(count: int) -> str:
-    """Return a number of bytes, e.g. ``93 MB``."""
-    if count >= 1e10:
-        return f"{count / 1e9:,.1f} GB"
-    return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 
 @contextmanager

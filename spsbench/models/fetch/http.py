@@ -38,15 +38,8 @@ from urllib3.util import Retry
 
 from spsbench.base.addresses import NotThere, Unreachable, host_of
 from spsbench.base.errors import UnavailableError, first_line
-from spsbench.models.fetch.cache import (
-    Stored,
-    megabytes,
-    part_of,
-    received_bytes,
-    sha256_of,
-    watcher,
-    writable,
-)
+from spsbench.models.fetch.cache import Stored, part_of, received_bytes, sha256_of, watcher, writable
+from spsbench.models.messages import megabytes
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 

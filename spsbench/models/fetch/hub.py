@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.base.errors import UnavailableError, causes_of, first_line
-from spsbench.models.fetch.cache import megabytes, received_bytes, sha256_of
+from spsbench.models.fetch.cache import received_bytes, sha256_of
 from spsbench.models.hf_errors import WebPage, failure_of
+from spsbench.models.messages import megabytes
 
 _THREADS = 4
 _SHA256_DIGITS = 64
@@ -89,7 +90,7 @@ def _continue(part: HubFile) -> None:
         if _is_final(error):
             raise
         failed = failure_of(error)
-        reason = failed[0] if failed else first_line(error).rstrip(".")
+        reason = failed.message if failed else first_line(error).rstrip(".")
         size = f"{megabytes(part.come)} of {megabytes(part.bytes)}"
         why = f"{part.file} of {part.repository} broke off at {size}: {reason}."
         remedy = "What was received is kept: repeat the command to continue."

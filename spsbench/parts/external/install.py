@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.base import RELEASE, UnavailableError, UsageError, data_dir, unknown
 from spsbench.config import read_yaml, validate
+from spsbench.models import megabytes
 from spsbench.models.fetch import cache
 
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -315,7 +316,7 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
             python_version = platform.python_version()
             why = f"{entry.title} comes as sources, which Python {python_version} cannot unpack safely."
             raise UnavailableError(why, remedy="Use Python 3.11.4 or later.")
-    fetched, kept = cache.megabytes(entry.fetch_bytes), cache.megabytes(entry.kept_bytes)
+    fetched, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
     cache.watcher().said(
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"
     )
