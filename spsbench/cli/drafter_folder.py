@@ -154,7 +154,7 @@ def facts(examined: Examined) -> dict[str, Any]:
             for c in draft.conventions
         ],
         "engines": [
-            {"engine": e.engine, "loads": e.loads, "says": e.says, "options": e.options}
+            {"engine": e.engine, "loads": e.loads, "says": str(e.says), "options": e.options}
             for e in examined.engines
         ],
         "readings": [
@@ -220,7 +220,7 @@ def screen(examined: Examined) -> list[RenderableType | str]:
         [
             e.engine,
             "" if e.loads else "does not load",
-            e.says + (f" ({named(e.options)} here)" if e.options else ""),
+            str(e.says) + (f" ({named(e.options)} here)" if e.options else ""),
         ]
         for e in examined.engines
     ]

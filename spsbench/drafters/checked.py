@@ -41,8 +41,7 @@ class CheckedDrafter:
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         draft = self._called(lambda: self._drafter.draft(tokens, k, u))
-        if fault := self._fault(draft, k):
-            raise DrafterFault(f"the drafter {self._name} {fault}")
+        self._require_sound(draft, k)
         return draft
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -57,40 +56,41 @@ class CheckedDrafter:
         except Exception as error:
             raise raised_by(self._name, error) from error
 
-    def _fault(self, draft: object, k: int) -> str:
-        """Return what is wrong with a proposal; empty if nothing is."""
+    def _fault(self, what: str) -> DrafterFault:
+        return DrafterFault(f"the drafter {self._name} {what}")
+
+    def _require_sound(self, draft: object, k: int) -> None:
         if not isinstance(draft, Draft):
-            return f"answered {type(draft).__name__}, not a Draft"
+            raise self._fault(f"answered {type(draft).__name__}, not a Draft")
         tokens, drawn_from = draft.tokens, draft.drawn_from
         if not (isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.dim() == 1):
-            return "proposed tokens that are not a tensor [n] of int64"
+            raise self._fault("proposed tokens that are not a tensor [n] of int64")
         if len(tokens) > k:
-            return f"proposed {len(tokens)} tokens where {k} are allowed"
+            raise self._fault(f"proposed {len(tokens)} tokens where {k} are allowed")
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
-            return f"proposed a token outside the vocabulary of {self._vocab_size}"
+            raise self._fault(f"proposed a token outside the vocabulary of {self._vocab_size}")
         if draft.parents is not None and (
             len(draft.parents) != len(tokens)
             or not all(ROOT <= parent < node for node, parent in enumerate(draft.parents))
         ):
-            return f"gave parents that do not come before their {len(tokens)} tokens"
-        return "" if drawn_from is None else self._fault_of_rows(tokens, drawn_from)
+            raise self._fault(f"gave parents that do not come before their {len(tokens)} tokens")
+        if drawn_from is not None:
+            self._require_sound_rows(tokens, drawn_from)
 
-    def _fault_of_rows(self, tokens: Tensor, rows: object) -> str:
-        """Return what is wrong with the rows that a draft shows; empty if nothing is."""
+    def _require_sound_rows(self, tokens: Tensor, rows: object) -> None:
         probs = rows.dense() if isinstance(rows, Rows) else rows
         wanted = (len(tokens), self._vocab_size)
         if not (isinstance(probs, Tensor) and tuple(probs.shape) == wanted and probs.is_floating_point()):
-            return f"gave rows that are not a tensor {list(wanted)} of probabilities"
+            raise self._fault(f"gave rows that are not a tensor {list(wanted)} of probabilities")
         if not len(tokens):
-            return ""
+            return
         if not bool(probs.isfinite().all()) or float(probs.min()) < 0:
-            return "gave rows with a number that is not a probability"
+            raise self._fault("gave rows with a number that is not a probability")
         if float((probs.double().sum(-1) - 1).abs().max()) > _TOLERANCE:
-            return "gave rows that do not add up to 1"
+            raise self._fault("gave rows that do not add up to 1")
         # A tree may keep its rows on the host, with its tokens on the device.
         if float(probs.gather(-1, tokens.unsqueeze(-1).to(probs.device)).min()) <= 0:
-            return "proposed a token that its own row gives no probability"
-        return ""
+            raise self._fault("proposed a token that its own row gives no probability")
 
 
 def raised_by(name: str, error: Exception) -> DrafterFault:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spsbench.base.messages import Message
+from spsbench.drafters import messages
 from spsbench.models.blocks import VANILLA
 from spsbench.models.kinds import (
     AFTER,
@@ -46,9 +48,6 @@ _COMPARED = ("deepseek_v3", "glm4_moe", "glm_ocr", "qwen3_next", "qwen3_5", "ste
 """Targets whose modules were read in the code of vLLM, SGLang and llama.cpp."""
 _ERNIE, _LONGCAT, _NEMOTRON = "ernie4_5_moe", "longcat_flash", "nemotron_h"
 _APART = (_ERNIE, _LONGCAT, _NEMOTRON)
-_UNNORMED = (
-    "its state goes to the head without the target's final norm, and a prompt's first entry has no token"
-)
 _VLLM_BEFORE_NORM = ("glm4_moe", "glm_ocr", "step3")
 _HAVE_MTP_LAYERS = ("bailing_hybrid", "deepseek_v3", "glm4_moe", "inkling", "mellum", "step3p7")
 _NESTED = "eagle_config"
@@ -63,13 +62,13 @@ class Served:
     Attributes:
         engine: with its release.
         loads: whether it has a reader for this kind.
-        says: what it does otherwise than the folder's writer, or that it reads it so; a sentence's part.
+        says: why it has none, else what it does otherwise than the folder's writer.
         options: the same reading here; None where no options stand for it, or it is the same.
     """
 
     engine: str
     loads: bool
-    says: str
+    says: Message | str
     options: Mapping[str, str] | None = None
 
 
@@ -80,8 +79,7 @@ def served(draft: TrainedDraft, config: Mapping[str, Any]) -> list[Served]:
         config: what its ``config.json`` says; empty of folders of ``spsbench distill``.
     """
     if draft.writer == SPSBENCH:
-        why = "its layout is spsbench's own"
-        return [Served(each, False, why) for each in (VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)]
+        return [Served(each, False, messages.OWN_LAYOUT) for each in (VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)]
     if draft.kind == EAGLE3:
         return [*_of_eagle3(draft, config)]
     if draft.kind == PEAGLE:
@@ -93,17 +91,14 @@ def served(draft: TrainedDraft, config: Mapping[str, Any]) -> list[Served]:
     if draft.kind in BLOCKS:
         return [*_of_block(draft, config)]
     if draft.kind == XPRESS:
-        judged = (
-            "with draft_sample_method probabilistic greedy drafts are judged by a uniform row: not lossless"
-        )
-        return [Served(VLLM, True, judged), *_none(SGLANG, LLAMA_CPP, TRANSFORMERS)]
+        return [Served(VLLM, True, messages.UNIFORM_ROWS), *_without_reader(SGLANG, LLAMA_CPP, TRANSFORMERS)]
     if draft.kind == MEDUSA:
-        return _none(VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)
+        return _without_reader(VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)
     return []
 
 
-def _none(*engines: str) -> list[Served]:
-    return [Served(each, False, "no reader of this kind was found") for each in engines]
+def _without_reader(*engines: str) -> list[Served]:
+    return [Served(each, False, messages.NO_READER) for each in engines]
 
 
 def _of_eagle3(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
@@ -119,31 +114,31 @@ def _of_eagle3(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Serve
     is_ours = True
     if is_nested:
         reading["ids"] = OUTPUT
-        says.append("id k is the state after k + 1 layers, for Llama, Qwen and most others")
+        says.append(messages.STATE_AFTER_LAYER)
     elif draft.reads is not None:
         is_ours = False
-        says.append(f"ids outside of {_NESTED} are not read: the default 2, n//2, n-3")
+        says.append(messages.IDS_AT_TOP)
     if draft.convention("residual") == POST:
         reading["residual"] = PRE
-        says.append("norm_before_residual is not read")
+        says.append(messages.RESIDUAL_UNREAD)
     if layers > 1:
         is_ours = False
-        says.append("layers from 1 on are normed by hidden_norm in place of input_layernorm")
+        says.append(messages.LATER_NORMS)
     yield _served(SGLANG, draft, reading, says, is_ours=is_ours)
 
     reading, says = {}, []
     is_ours = True
     if is_nested and _IDS not in config:
         is_ours = False
-        says.append(f"ids inside {_NESTED} are not read: the default 2, n//2, n-3")
+        says.append(messages.IDS_NESTED)
     if "norm_output" in normed:
         reading["recycle"] = PRE
-        says.append("norm_output is not read")
+        says.append(messages.OUTPUT_NORM_UNREAD)
     if "fc_norm" in normed:
         is_ours = False
-        says.append("fc_norm is not read")
+        says.append(messages.FC_NORM_UNREAD)
     yield _served(LLAMA_CPP, draft, reading, says, is_ours=is_ours)
-    yield Served(TRANSFORMERS, False, "no reader of this kind was found")
+    yield from _without_reader(TRANSFORMERS)
 
 
 def _eagle3_of_vllm(draft: TrainedDraft, config: Mapping[str, Any], *, is_nested: bool) -> Served:
@@ -153,10 +148,10 @@ def _eagle3_of_vllm(draft: TrainedDraft, config: Mapping[str, Any], *, is_nested
     says: list[str] = []
     is_read = not is_nested or _IDS in config
     if not is_read:
-        says.append(f"ids inside {_NESTED} are not read: the default 2, n//2, n-3")
+        says.append(messages.IDS_NESTED)
     if draft.writer == SPECULATORS and "norm_before_residual" not in config:
         reading["residual"] = POST
-        says.append("a missing norm_before_residual is read as true")
+        says.append(messages.RESIDUAL_TRUE)
     return _served(VLLM, draft, reading, says, is_ours=is_read)
 
 
@@ -164,7 +159,7 @@ def _built_otherwise(draft: TrainedDraft, config: Mapping[str, Any]) -> str:
     """Say why vLLM 0.32.0 builds a head whose tensors the file does not have, if it does."""
     layer = draft.config or {}
     if draft.kind == PEAGLE and config.get("fc_norm"):
-        return "fc_norm is not passed on from a P-EAGLE configuration (0.32.0, run)"
+        return messages.FC_NORM_DROPPED
     if draft.reads is None or len(draft.reads) == _STATES or layer.get("model_type") != "llama":
         return ""
     is_counted = _COUNT in {**layer, **config}
@@ -172,7 +167,7 @@ def _built_otherwise(draft: TrainedDraft, config: Mapping[str, Any]) -> str:
     reads_one = isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False
     if is_counted or reads_one:
         return ""
-    return f"without {_COUNT} a layer of Llama is sized for {_STATES} states (0.32.0, run)"
+    return messages.SIZED_FOR_STATES
 
 
 def _of_peagle(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
@@ -180,30 +175,30 @@ def _of_peagle(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Serve
         yield Served(VLLM, False, fault)
     else:
         yield _served(VLLM, draft, {}, [], is_ours=True)
-    yield from _none(SGLANG, LLAMA_CPP, TRANSFORMERS)
+    yield from _without_reader(SGLANG, LLAMA_CPP, TRANSFORMERS)
 
 
 def _of_block(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served]:
     is_published_apart = draft.writer == SPECULATORS
     is_told = "sample_from_anchor" in config
     markov = draft.extra.get("markov_head_type") or VANILLA
-    other_markov = Served("", False, f"its Markov head is {markov}; the vanilla one alone is read")
+    other_markov = Served("", False, messages.VanillaMarkovOnly(markov))
 
     if markov != VANILLA:
         yield replace(other_markov, engine=VLLM)
     else:
         reading: dict[str, str] = {}
-        says = ["a draft of K tokens is a block of as many masks, not of block_size"]
+        says = [messages.BLOCK_OF_K]
         is_causal = is_published_apart and config.get("sliding_window_non_causal") is False
         if is_published_apart and not is_told:
             reading["anchor"] = OWN
-            says.append("a missing sample_from_anchor is read as false")
+            says.append(messages.ANCHOR_FALSE)
         if is_causal:
-            says.append("sliding_window_non_causal false makes every layer causal")
+            says.append(messages.ALL_CAUSAL)
         yield _served(VLLM, draft, reading, says, is_ours=not is_causal)
 
     if is_published_apart:
-        yield Served(SGLANG, False, "it looks for target_layer_ids, the authors' layout")
+        yield Served(SGLANG, False, messages.AUTHORS_IDS_WANTED)
     else:
         reading, says = {}, []
         if draft.kind == DSPARK and not is_told:
@@ -211,82 +206,76 @@ def _of_block(draft: TrainedDraft, config: Mapping[str, Any]) -> Iterator[Served
         yield _served(SGLANG, draft, reading, says, is_ours=True)
 
     if draft.kind == DFLASH2:
-        yield from _none(LLAMA_CPP)
+        yield from _without_reader(LLAMA_CPP)
     elif markov != VANILLA:
         yield replace(other_markov, engine=LLAMA_CPP)
     else:
-        yield Served(LLAMA_CPP, True, "the anchor's layout is what its converter was told")
-    yield from _none(TRANSFORMERS)
+        yield Served(LLAMA_CPP, True, messages.ANCHOR_OF_CONVERTER)
+    yield from _without_reader(TRANSFORMERS)
 
 
 def _of_modules(draft: TrainedDraft) -> Iterator[Served]:
     """Of the target's own; a folder apart is a format that no engine was found to read."""
     if draft.extra["apart"]:
-        yield from _none(VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)
+        yield from _without_reader(VLLM, SGLANG, LLAMA_CPP, TRANSFORMERS)
         return
     model = str((draft.config or {}).get("model_type"))
     modules = int(draft.extra["modules"])
     if model.startswith(_COMPARED):
-        says = ["beyond its modules it begins with the first again"]
+        says = [messages.MODULES_AGAIN]
         is_one = model.startswith("mimo_v2") and modules > 1
         if is_one:
-            says = ["the first of its modules alone, whose state it reads after the norm"]
+            says = [messages.FIRST_MODULE]
         before = PRE if model.startswith(_VLLM_BEFORE_NORM) else draft.convention("recycle")
         if before != draft.convention("recycle"):
-            says.append("a module reads the state before its norm")
+            says.append(messages.BEFORE_NORM)
         yield _served(VLLM, draft, {"recycle": before}, says, is_ours=not is_one)
         for engine in (SGLANG, LLAMA_CPP):
             yield _served(engine, draft, {}, [], is_ours=True)
     if model in _APART:
         yield from _of_modules_apart(draft, model, modules)
     if not model.startswith(_HAVE_MTP_LAYERS):
-        yield Served(TRANSFORMERS, False, f"{model} has no num_mtp_layers there: modules are not loaded")
+        yield Served(TRANSFORMERS, False, messages.NoModuleCount(model))
         return
-    says, reading = ["as many tokens as modules"], {"recycle": POST}
+    says, reading = [messages.AS_MANY_AS_MODULES], {"recycle": POST}
     if draft.convention("recycle") == PRE:
-        says.append("a module reads the state after its norm")
+        says.append(messages.AFTER_NORM)
     if draft.extra["own_heads"] and model.startswith("step"):
-        says.append("the target's head in place of each module's own")
+        says.append(messages.HEAD_OF_TARGET)
     yield _served(TRANSFORMERS, draft, reading, says, is_ours=len(says) < 3)
 
 
 def _of_modules_apart(draft: TrainedDraft, model: str, modules: int) -> Iterator[Served]:
     """Of targets whose modules each engine reads by code of their own."""
     if model == _ERNIE:
-        halves = f"{_UNNORMED}; its attention rotates halves where the target's rotates pairs"
-        yield _served(VLLM, draft, {}, [halves], is_ours=False)
-        yield _served(SGLANG, draft, {}, [_UNNORMED], is_ours=False)
-        yield Served(LLAMA_CPP, False, "its converter leaves the modules out")
+        yield _served(VLLM, draft, {}, [messages.UNNORMED_HALVES], is_ours=False)
+        yield _served(SGLANG, draft, {}, [messages.UNNORMED], is_ours=False)
+        yield Served(LLAMA_CPP, False, messages.MODULES_LEFT_OUT)
     elif model == _LONGCAT:
         for engine in (VLLM, SGLANG):
             yield _served(engine, draft, {}, [], is_ours=True)
-        yield from _none(LLAMA_CPP)
+        yield from _without_reader(LLAMA_CPP)
     elif modules > 1:
         for engine in (VLLM, SGLANG, LLAMA_CPP):
-            yield Served(engine, False, f"it reads one module, and these are {modules}")
+            yield Served(engine, False, messages.OneModuleOnly(modules))
     else:
         for engine in (VLLM, SGLANG):
             yield _served(engine, draft, {}, [], is_ours=True)
-        mean = "the module's final norm subtracts the mean"
-        yield _served(LLAMA_CPP, draft, {}, [mean], is_ours=False)
+        yield _served(LLAMA_CPP, draft, {}, [messages.MEAN_SUBTRACTED], is_ours=False)
 
 
 def _of_assistant(draft: TrainedDraft) -> Iterator[Served]:
-    before = ["a draft stands at the last token that was read, not at the pending one"]
     for engine in (VLLM, SGLANG):
-        yield _served(engine, draft, {"position": WRITTEN}, before, is_ours=True)
+        yield _served(engine, draft, {"position": WRITTEN}, [messages.LAST_POSITION], is_ours=True)
     yield _served(LLAMA_CPP, draft, {}, [], is_ours=True)
-    why = "ValueError: its configuration looks for a layer with keys and values of its own"
-    yield Served(TRANSFORMERS, False, why)
+    yield Served(TRANSFORMERS, False, messages.NO_OWN_KEYS)
 
 
 def _served(
     engine: str, draft: TrainedDraft, reading: Mapping[str, str], says: list[str], *, is_ours: bool
 ) -> Served:
     changed = {name: value for name, value in reading.items() if draft.convention(name) != value}
-    return Served(
-        engine, True, "; ".join(says) or "as its writer does", changed if is_ours and changed else None
-    )
+    return Served(engine, True, messages.Differences(tuple(says)), changed if is_ours and changed else None)
 
 
 def readings(draft: TrainedDraft, of_engines: list[Served], layers: int) -> list[dict[str, str]]:

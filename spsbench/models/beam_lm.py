@@ -80,28 +80,29 @@ def tree_of(lm: LanguageModel, flag: str = "--tree") -> BeamLM:
     """Make a model score trees, with its own cache; refuse where it cannot, or not exactly."""
     if not isinstance(lm, TorchLM | OnnxLM):
         raise _refusal(type(lm).__name__, "its forward takes no mask", flag)
-    if reason := _no_tree(lm):
-        raise _refusal(str(lm.config.model_type), reason, flag)
+    _require_columns(lm, flag)
     scorer = BeamLM(lm)
     require_exact_tree(scorer, flag)
     lm.rollback(0)
     return scorer
 
 
-def _no_tree(lm: CausalLM) -> str:
-    """Return why a model cannot score a tree; empty if it may."""
+def _require_columns(lm: TorchLM | OnnxLM, flag: str) -> None:
+    """Refuse a model whose memory has no column for each node of a tree."""
+    name = str(lm.config.model_type)
     if isinstance(lm, EncoderDecoder):
-        return "it is an encoder-decoder"
+        raise _refusal(name, "it is an encoder-decoder", flag)
     if isinstance(lm, SplitLM | PlacedLM):
-        return "its layers are spread over devices"
+        raise _refusal(name, "its layers are spread over devices", flag)
     if lm.rolled_back_by != "length":
-        return "its running state follows one line of tokens, and has no column for a branch"
+        why = "its running state follows one line of tokens, and has no column for a branch"
+        raise _refusal(name, why, flag)
     if isinstance(lm, TorchLM) and isinstance(lm.cache, StateCache):
-        return "the keys of its index are in the order of a line"
+        raise _refusal(name, "the keys of its index are in the order of a line", flag)
     window = attention_window(lm.config)
     if window is not None and window < lm.context_window and not isinstance(lm, OnnxLM):
-        return f"over {lm.backend} its attention window of {window} tokens would not follow the branches"
-    return ""
+        why = f"over {lm.backend} its attention window of {window} tokens would not follow the branches"
+        raise _refusal(name, why, flag)
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -452,7 +453,7 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     A faulty cache fails with any tokens. Rounding that makes a router choose another expert does not,
     so a failed test is repeated with other tokens, twice.
     """
-    reason, cause = "", None
+    why, cause = "", None
     for seed in range(3):
         try:
             result = self_test(model, seed)
@@ -460,30 +461,27 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
             raise
         except Exception as error:
             refuse_fault(error, f" while {name} was tested")
-            reason = first_line(error, kind=True)
+            why = first_line(error, kind=True)
             cause = error
             break
         if result.worst <= tolerance(model.dtype):
             return result
-        reason = (
+        why = (
             f"logits differ by {result.worst:.2g} of their scale (cached block {result.cached:.3g}, "
             f"after rollback {result.rolled_back:.3g})"
         )
-    truth = why_no_rollback(model)
-    if truth is not None:
-        raise UsageError(
-            f"{name} {truth}.", remedy="Choose a causal language model, such as Llama or T5."
-        ) from cause
-    why = f"the cache of {name} cannot be rolled back exactly: {reason}."
+    _require_causal(model, name, cause)
+    why = f"the cache of {name} cannot be rolled back exactly: {why}."
     raise UsageError(why, remedy="Its architecture is not supported for speculative sampling.") from cause
 
 
 @torch.inference_mode()
-def why_no_rollback(model: CausalLM) -> str | None:
-    """Return what makes rollback meaningless for a model that failed its self-test; None if it is neither.
+def _require_causal(model: CausalLM, name: str, cause: Exception | None) -> None:
+    """Refuse a model that failed its self-test and whose rollback would mean nothing.
 
     A model that is not causal has other rows for a token once later ones are there.
     """
+    remedy = "Choose a causal language model, such as Llama or T5."
     tokens = torch.randint(model.vocab_size, (16,), generator=torch.Generator().manual_seed(0)).to(
         model.device
     )
@@ -491,23 +489,28 @@ def why_no_rollback(model: CausalLM) -> str | None:
     try:
         model.score_uncached(tokens, last=1)
     except Exception as error:
-        dtype, said = str(model.dtype).removeprefix("torch."), first_line(error, kind=True)
-        return f"has no forward in {dtype}, with or without a cache ({said})"
+        dtype = str(model.dtype).removeprefix("torch.")
+        why = f"{name} has no forward in {dtype}, with or without a cache ({first_line(error, kind=True)})."
+        raise UsageError(why, remedy=remedy) from cause
     other = tokens.clone()
     other[-2:] = (other[-2:] + 1) % model.vocab_size
-    try:
+    is_causal = is_cached = True
+    with suppress(Exception):  # what failed was said
         if model.border is None:
             one, two = (model.score_uncached(each)[:-2].double() for each in (tokens, other))
-            if float((one - two).abs().max()) > 10 * tolerance(model.dtype) * float(one.abs().max()):
-                return "is not causal: each of its tokens sees the ones after it"
+            most = 10 * tolerance(model.dtype) * float(one.abs().max())
+            is_causal = not float((one - two).abs().max()) > most
         pending = model.begin(tokens.tolist())
         model.score(pending, last=1)
         held = model.length
         model.rollback(0)
-    except Exception:  # what failed was said
-        return None
-    layers = getattr(getattr(model, "cache", None), "layers", None)
-    return None if held or layers else "uses no cache: transformers computes all tokens again for each one"
+        is_cached = bool(held or getattr(getattr(model, "cache", None), "layers", None))
+    if not is_causal:
+        why = f"{name} is not causal: each of its tokens sees the ones after it."
+        raise UsageError(why, remedy=remedy) from cause
+    if not is_cached:
+        why = f"{name} uses no cache: transformers computes all tokens again for each one."
+        raise UsageError(why, remedy=remedy) from cause
 
 
 def tolerance(dtype: torch.dtype) -> float:

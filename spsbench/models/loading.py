@@ -55,8 +55,6 @@ from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft
 from spsbench.models.weights import note_unread, require_complete, require_head, require_one_head, say_unread
 
-COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 or int4 on a CPU"
-
 
 def choose_backend(
     choice: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
@@ -74,47 +72,58 @@ def choose_backend(
     if first is None:
         return ONNXRUNTIME, None
     if choice == ONNXRUNTIME:
-        remedy = f"{COVERED}. For anything else use --backend torch."
+        covered = f"{', '.join(FAMILIES)} and t5 in float32, int8 or int4 on a CPU"
+        remedy = f"onnxruntime computes {covered}. For anything else use --backend torch."
         raise UsageError(f"{first}.", flag="--backend", remedy=remedy)
     return TORCH, first if device.type == "cpu" else None
 
 
 def model_not_covered(source: ModelSource, dtype: str, device: torch.device, flag: str) -> str | None:
     """Return why ONNX Runtime cannot compute a model; None if it can."""
-    if source.quantization is not None:
-        return f"its weights are quantised by {source.quantization}"
-    return config_not_covered(source.config, dtype, device) or _weights_missing(source, flag)
+    try:
+        if source.quantization is not None:
+            raise NotCovered(f"its weights are quantised by {source.quantization}")
+        _require_covered(source.config, dtype, device)
+        _require_safetensors(source, flag)
+    except NotCovered as reason:
+        return str(reason)
+    return None
 
 
 def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
     """Answer as ``model_not_covered`` does, for a configuration without weights."""
+    try:
+        _require_covered(config, dtype, device)
+    except NotCovered as reason:
+        return str(reason)
+    return None
+
+
+def _require_covered(config: Any, dtype: str, device: torch.device) -> None:
     precision = Precision(dtype)
     # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
     named = torch.float32 if precision.quantise is not None else getattr(config, "dtype", None)
     computed = named if precision.dtype == AUTO else DTYPES.get(precision.dtype, torch.float32)
     if device.type != "cpu":
-        return f"the device is {device.type}"
+        raise NotCovered(f"the device is {device.type}")
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
-        return "the packages onnxruntime and onnx are not installed"
+        raise NotCovered("the packages onnxruntime and onnx are not installed")
     # First what no other --dtype would change.
-    try:
-        t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
-    except NotCovered as reason:
-        return str(reason)
+    t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
     if computed not in (torch.float32, None):
         name = str(computed).removeprefix("torch.")
-        return f"it computes in {name} (--dtype float32 runs over ONNX Runtime)"
-    return None
+        raise NotCovered(f"it computes in {name} (--dtype float32 runs over ONNX Runtime)")
 
 
-def _weights_missing(source: ModelSource, flag: str) -> str | None:
-    """Return what is wrong with a local model's files; a hub model's are fetched first."""
+def _require_safetensors(source: ModelSource, flag: str) -> None:
+    """Of a local model; a hub model's files are fetched first."""
     if not source.is_local or source.sharing is not None:
-        return None  # a trained draft's were checked when it was read
+        return  # a trained draft's were checked when it was read
     with typed_errors(source.name, flag):
         stored = Checkpoint(Path(source.location))
     embedding = SHARED if source.is_encoder_decoder else EMBEDDING
-    return None if stored.is_plain and embedding in stored else "its weights are in no safetensors file"
+    if not (stored.is_plain and embedding in stored):
+        raise NotCovered("its weights are in no safetensors file")
 
 
 def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int, bits: int | None) -> OnnxLM:

@@ -91,14 +91,14 @@ def require_readable(config: Any, method: str | None, device: torch.device, name
         if not undone and not (method in _ON_GPUS and device.type == "cpu"):
             return
         where = "CPU" if device.type == "cpu" else "device"
-        reason = f"transformers would turn its weights back into bfloat16 on this {where}"
+        why = f"transformers would turn its weights back into bfloat16 on this {where}"
     except Exception as error:  # each method has its own
         cause = error
-        reason = first_line(error).split(" - supported types")[0]
+        why = first_line(error).split(" - supported types")[0]
         kind = UnavailableError if isinstance(error, ImportError) else UsageError
     needs = _NEEDS.get(method, "Install what it needs")
     raise kind(
-        f"{name} is quantised by {method}, which cannot run here: {reason.rstrip('.')}.",
+        f"{name} is quantised by {method}, which cannot run here: {why.rstrip('.')}.",
         flag=flag,
         remedy=f"{needs}; or choose the unquantised checkpoint (--dtype int8 rounds it); or serve this "
         "one and time it by --engine openai:URL --concurrency 1.",

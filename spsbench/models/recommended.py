@@ -70,38 +70,11 @@ OFF: Mapping[str, Callable[[Any], bool]] = {
 }
 """Settings that change what is written and that ``--sampling`` has not: off, or refused by name."""
 
-TAKEN = frozenset(("do_sample", *_DRAWS, *_CUTS, *_HISTORY))
-ELSEWHERE = {
-    "what a run sets": ("max_length", "max_new_tokens", "num_return_sequences"),
-    "token ids, which the tokenizer's reading takes": (
-        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
-    ),
-    "of beams, which are refused": ("early_stopping", "length_penalty", "low_memory"),
-    "of no effect on a law: rows are normalised, and without NaN": (
-        *("renormalize_logits", "remove_invalid_values"),
-    ),
-    "how it is computed": (
-        *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config"),
-        *("disable_compile", "continuous_batching_config", "prefill_chunk_size"),
-    ),
-    "how drafts are made, which changes no law": (
-        *("use_mtp", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
-        *("assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size"),
-        *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "speculation_type"),
-    ),
-    "what else generate() returns": (
-        *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
-        *("return_dict_in_generate", "transformers_version"),
-    ),
-}
-"""Every other field of ``GenerationConfig``, by why it is none of the sampling."""
-
 
 def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams:
     """Return the sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
 
-    Every field is taken (``TAKEN``), off by its own meaning or refused (``OFF``), or none of the sampling
-    (``ELSEWHERE``).
+    Every field is taken, off by its own meaning or refused (``OFF``), or none of the sampling.
 
     Without ``do_sample`` the values of the file are taken, if there are any. Defaults of transformers that no
     file names (its top-k of 50) are nobody's recommendation.

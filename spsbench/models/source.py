@@ -122,33 +122,28 @@ def require_rollback(source: ModelSource, flag: str) -> None:
 
     Who scores texts alone rolls nothing back, and takes every model with a forward.
     """
-    reason = _other_state(source.config)
-    if reason is not None:
-        raise UsageError(
-            f"{source.name} ({source.config.model_type}) {reason}: after a rejected draft token it could not "
-            "be put back, and speculative sampling with it would be silently wrong.",
-            flag=flag,
-            remedy="Choose another model.",
-        )
-
-
-def _other_state(config: Any) -> str | None:
-    """Return what state the model keeps that cannot be rolled back; None if there is none."""
     from spsbench.models.recurrent import OWN_STATE, NotCopyable, RowsByToken, layers_of, parts_of
 
+    config = source.config
     if config.is_encoder_decoder or text_config(config).model_type in OWN_STATE:
-        return None
+        return
     stateful = is_stateful(config)  # its modelling code is read by that, where some have their own layers
     layers = layers_of(config)
     if layers is None:  # an unusual configuration: the self-test will decide
-        return None
+        return
+    why = "keeps its running state outside of its cache"
     try:
         parts = parts_of(layers)
+        if not stateful or not all(isinstance(part, RowsByToken) for part in parts):
+            return
     except NotCopyable as reason:
-        return f"keeps a state that cannot be copied ({reason})"
-    if stateful and all(isinstance(part, RowsByToken) for part in parts):
-        return "keeps its running state outside of its cache"
-    return None
+        why = f"keeps a state that cannot be copied ({reason})"
+    raise UsageError(
+        f"{source.name} ({config.model_type}) {why}: after a rejected draft token it could not "
+        "be put back, and speculative sampling with it would be silently wrong.",
+        flag=flag,
+        remedy="Choose another model.",
+    )
 
 
 def is_stateful(config: Any) -> bool:

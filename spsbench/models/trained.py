@@ -331,15 +331,15 @@ def read_settings(file: Path, flag: str) -> dict[str, Any]:
 def require_vocabulary(folder: Path, ids: Ints, vocab_size: int, flag: str) -> None:
     """Refuse ids that are not an ascending list of the target's tokens."""
     if ids.ndim != 1 or not len(ids):
-        fault = "is not a list of token ids"
+        why = "is not a list of token ids"
     elif not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-        fault = f"has ids outside of 0 to {vocab_size - 1}"
+        why = f"has ids outside of 0 to {vocab_size - 1}"
     elif (np.diff(ids) <= 0).any():
-        fault = "is not ascending"
+        why = "is not ascending"
     else:
         return
     remedy = "Train it again, or choose another."
-    raise UsageError(f"the vocabulary of {folder} {fault}.", flag=flag, remedy=remedy)
+    raise UsageError(f"the vocabulary of {folder} {why}.", flag=flag, remedy=remedy)
 
 
 def _refusal(folder: Path, reason: str, flag: str) -> UnavailableError:

@@ -66,7 +66,7 @@ def test_vllm_builds_a_head_of_llama_for_three_states_unless_told(
     folder = save_published(tmp_path / "a", HIDDEN, SIZE, **{"ids": [0, 1, 2, 3, 4], **told})
     of_vllm = of_engines(folder)[VLLM]
     assert of_vllm.loads is loads
-    assert loads or "sized for 3 states" in of_vllm.says
+    assert loads or "sized for 3 states" in str(of_vllm.says)
 
 
 def test_vllm_passes_no_norm_of_states_on_to_a_head_that_drafts_in_parallel(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_ids_are_read_where_an_engine_looks_for_them(tmp_path: Path) -> None:
     ours = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS)
     at_top = of_engines(ours)
     assert at_top[VLLM].options is None
-    assert "ids outside of eagle_config are not read" in at_top[SGLANG].says
+    assert "ids outside of eagle_config are not read" in str(at_top[SGLANG].says)
     nested = of_engines(as_authors(ours, tmp_path / "b", eagle_config={READS: IDS}))
     assert nested[SGLANG].options == {"ids": "output"}
     for engine in (VLLM, LLAMA_CPP):
-        assert "ids inside eagle_config are not read" in nested[engine].says
+        assert "ids inside eagle_config are not read" in str(nested[engine].says)
     default = of_engines(as_authors(ours, tmp_path / "c"))
-    assert {each.says for each in default.values() if each.loads} == {"as its writer does"}
+    assert {str(each.says) for each in default.values() if each.loads} == {"as its writer does"}
     assert not default[TRANSFORMERS].loads
 
 
@@ -93,9 +93,9 @@ def test_flags_that_a_release_does_not_know_are_named(tmp_path: Path) -> None:
     told: dict[str, Any] = {"fc_norm": True, "norm_output": True, "norm_before_residual": True}
     folder = save_published(tmp_path / "a", HIDDEN, SIZE, ids=IDS, layers=2, **told)
     found = of_engines(folder)
-    assert found[VLLM].says == "as its writer does"
-    assert "norm_before_residual is not read; layers from 1 on" in found[SGLANG].says
-    assert found[LLAMA_CPP].says == "norm_output is not read; fc_norm is not read"
+    assert str(found[VLLM].says) == "as its writer does"
+    assert "norm_before_residual is not read; layers from 1 on" in str(found[SGLANG].says)
+    assert str(found[LLAMA_CPP].says) == "norm_output is not read; fc_norm is not read"
     assert found[LLAMA_CPP].options is None  # without fc_norm it is no reading of ours
     plain = changed(save_published(tmp_path / "b", HIDDEN, SIZE, ids=IDS), norm_before_residual=None)
     assert of_engines(plain)[VLLM].options == {"residual": "post"}
@@ -162,9 +162,9 @@ def test_modules_of_a_target_are_described_from_its_files(tmp_path: Path) -> Non
     draft, engines = of_modules(save_with_mtp("glm4-moe", tmp_path / "glm", modules=2))
     assert (draft.kind, draft.extra["modules"], draft.target.vocab_size) == ("mtp", 2, SIZE)
     assert engines[VLLM].options == {"recycle": "pre"}
-    assert "before its norm" in engines[VLLM].says
-    assert engines[SGLANG].says == "as its writer does"
-    assert engines[TRANSFORMERS].says == "as many tokens as modules"
+    assert "before its norm" in str(engines[VLLM].says)
+    assert str(engines[SGLANG].says) == "as its writer does"
+    assert str(engines[TRANSFORMERS].says) == "as many tokens as modules"
     _, others = of_modules(save_with_mtp("qwen3-next", tmp_path / "qwen"))
     assert others[VLLM].options is None
     assert not others[TRANSFORMERS].loads
@@ -173,17 +173,17 @@ def test_modules_of_a_target_are_described_from_its_files(tmp_path: Path) -> Non
 def test_modules_that_engines_read_by_code_of_their_own(tmp_path: Path) -> None:
     draft, ernie = of_modules(save_with_mtp("ernie4.5-moe", tmp_path / "ernie"))
     assert draft.extra == {"modules": 1, "own_heads": 0, "apart": False}
-    assert "rotates halves" in ernie[VLLM].says
-    assert "without the target's final norm" in ernie[SGLANG].says
+    assert "rotates halves" in str(ernie[VLLM].says)
+    assert "without the target's final norm" in str(ernie[SGLANG].says)
     assert ernie[VLLM].options is ernie[SGLANG].options is None
     assert not ernie[LLAMA_CPP].loads
     draft, longcat = of_modules(save_with_mtp("longcat-flash", tmp_path / "longcat"))
     assert (draft.kind, draft.target.name) == ("mtp", "longcat_flash")
-    assert longcat[VLLM].says == longcat[SGLANG].says == "as its writer does"
+    assert str(longcat[VLLM].says) == str(longcat[SGLANG].says) == "as its writer does"
     assert not longcat[LLAMA_CPP].loads
     _, nemotron = of_modules(save_with_mtp("nemotron-h", tmp_path / "nemotron"))
-    assert nemotron[VLLM].says == "as its writer does"
-    assert "subtracts the mean" in nemotron[LLAMA_CPP].says
+    assert str(nemotron[VLLM].says) == "as its writer does"
+    assert "subtracts the mean" in str(nemotron[LLAMA_CPP].says)
     assert not any(engines[TRANSFORMERS].loads for engines in (ernie, longcat, nemotron))
 
 
@@ -215,16 +215,16 @@ BLOCK_TARGET: dict[str, Any] = {"hidden": HIDDEN, "vocab_size": SIZE, "target_la
 def test_a_block_is_read_by_engines_as_their_code_says(tmp_path: Path) -> None:
     told = {"sample_from_anchor": False, "sliding_window_non_causal": True}
     plain = of_engines(save_block(tmp_path / "plain", **BLOCK_TARGET, **told))
-    assert plain[VLLM].says == "a draft of K tokens is a block of as many masks, not of block_size"
+    assert str(plain[VLLM].says) == "a draft of K tokens is a block of as many masks, not of block_size"
     assert plain[LLAMA_CPP].loads
     assert not plain[SGLANG].loads
-    assert "target_layer_ids" in plain[SGLANG].says
+    assert "target_layer_ids" in str(plain[SGLANG].says)
     causal = of_engines(
         save_block(tmp_path / "causal", **BLOCK_TARGET, **told | {"sliding_window_non_causal": False})
     )
-    assert "makes every layer causal" in causal[VLLM].says
+    assert "makes every layer causal" in str(causal[VLLM].says)
     authors = of_engines(save_block(tmp_path / "z", **BLOCK_TARGET, writer="z-lab"))
-    assert authors[SGLANG].says == "as its writer does"
+    assert str(authors[SGLANG].says) == "as its writer does"
     assert not of_engines(save_block(tmp_path / "two", **BLOCK_TARGET, kind="dflash2"))[LLAMA_CPP].loads
 
 
@@ -246,7 +246,7 @@ def test_an_assistant_stands_elsewhere_in_some_engines_and_is_not_loaded_by_one(
     assert draft.extra == {"attends": ["sliding_attention", "full_attention"], "clusters": 0}
     found = {each.engine: each for each in served(draft, {})}
     assert [found[each].options for each in (VLLM, SGLANG)] == [{"position": "written"}] * 2
-    assert (found[LLAMA_CPP].says, found[LLAMA_CPP].options) == ("as its writer does", None)
+    assert (str(found[LLAMA_CPP].says), found[LLAMA_CPP].options) == ("as its writer does", None)
     assert not found[TRANSFORMERS].loads
     assert readings(draft, list(found.values()), 6) == [{}, {"position": "written"}]
     clustered = describe_assistant(save_assistant(tmp_path / "b", 256, ordered=True), FLAG)

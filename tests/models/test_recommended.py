@@ -11,7 +11,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.records import Processing, SamplingParams
 from spsbench.config import resolve
 from spsbench.engines.arms import task_and_arms
-from spsbench.models.recommended import ELSEWHERE, OFF, TAKEN, recommended
+from spsbench.models.recommended import OFF, recommended
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1, 2]}
 
@@ -93,6 +93,44 @@ def test_what_cannot_be_taken_is_named(told: dict[str, Any] | None, words: str) 
 def test_a_value_that_is_off_by_its_own_meaning_changes_nothing(off: dict[str, Any]) -> None:
     told = {name: value for name, value in QWEN.items() if name not in off}
     assert of(told | off) == of(told)
+
+
+TAKEN = frozenset(
+    (
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "min_new_tokens",
+    )
+)
+ELSEWHERE = {
+    "what a run sets": ("max_length", "max_new_tokens", "num_return_sequences"),
+    "token ids, which the tokenizer's reading takes": (
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
+    ),
+    "of beams, which are refused": ("early_stopping", "length_penalty", "low_memory"),
+    "of no effect on a law: rows are normalised, and without NaN": (
+        *("renormalize_logits", "remove_invalid_values"),
+    ),
+    "how it is computed": (
+        *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config"),
+        *("disable_compile", "continuous_batching_config", "prefill_chunk_size"),
+    ),
+    "how drafts are made, which changes no law": (
+        *("use_mtp", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+        *("assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size"),
+        *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "speculation_type"),
+    ),
+    "what else generate() returns": (
+        *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+        *("return_dict_in_generate", "transformers_version"),
+    ),
+}
+"""Every other field of ``GenerationConfig``, by why it is none of the sampling."""
 
 
 def test_every_field_of_transformers_is_answered_once() -> None:
