@@ -152,7 +152,7 @@ class EagleTree:
 
 
 def _tokens_below(root: Node | None, node: Node) -> list[int]:
-    """Return the tokens of a node and of its ancestors below the root, first to last."""
+    """Of a node and of its ancestors below the root, first to last."""
     tokens: list[int] = []
     above: Node | None = node
     while above is not root and above is not None and above.parent is not None:

@@ -34,12 +34,12 @@ _FLAG = "--drafter"
 
 def content(options: Options) -> str | None:
     """Return a hash of a folder with modules of their own; those of the target are among its files."""
-    folder = _of_its_own(options)
+    folder = _folder_apart(options)
     return None if folder is None else fingerprint(str(folder))
 
 
-def _of_its_own(options: Options) -> Path | None:
-    """Return the folder of modules that were trained apart from their target; None for the target's own."""
+def _folder_apart(options: Options) -> Path | None:
+    """None for the target's own modules."""
     name = str(options["from"])
     if not name:
         return None
@@ -53,7 +53,7 @@ def _of_its_own(options: Options) -> Path | None:
 
 def suits(options: Options, target: ModelSource) -> None:
     """Refuse a target whose files hold no module; what is not downloaded is looked at when it is loaded."""
-    own = _of_its_own(options)
+    own = _folder_apart(options)
     if own is not None:
         _require_made_for(own, target)
     folder = own or files_of(target.location, target.commit)
@@ -103,7 +103,7 @@ def _layout(stored: Checkpoint, config: object, name: str) -> MtpLayout:
 def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
     """Build the drafter of a target's own modules, for chains or trees."""
     target, hidden = context.target, context.hidden
-    own = _of_its_own(options)
+    own = _folder_apart(options)
     if hidden is None or not isinstance(target, TorchLM) or (folder := own or target.files) is None:
         raise UsageError(
             "mtp reads modules from the files of a target over torch.",

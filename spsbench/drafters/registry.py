@@ -373,17 +373,17 @@ class DrafterKind(OptionedKind):
 
     def needs_of(self, spec: Spec) -> frozenset[str]:
         """Return what it needs with a spec's options; see ``needs``."""
-        return self.needs if self.needs_by is None else self.needs_by(self._options(spec))
+        return self.needs if self.needs_by is None else self.needs_by(self._unchecked_options(spec))
 
     def content_of(self, spec: Spec) -> str | None:
         """Return what a spec's options read from files; see ``content``."""
-        return None if self.content is None else self.content(self._options(spec))
+        return None if self.content is None else self.content(self._unchecked_options(spec))
 
     def read_again(
         self, spec: Spec, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]
     ) -> Tensor | None:
         """Return an independent forward's logits; see ``again``; None without one."""
-        return None if self.again is None else self.again(self._options(spec), target, ids, loops)
+        return None if self.again is None else self.again(self._unchecked_options(spec), target, ids, loops)
 
     def states_of(self, spec: Spec, layers: int) -> States:
         """Return which hidden states of a target it reads, none where it needs none; see ``states``."""
@@ -391,18 +391,18 @@ class DrafterKind(OptionedKind):
 
         if HIDDEN not in self.needs_of(spec):
             return ()
-        return LAST if self.states is None else self.states(self._options(spec), layers)
+        return LAST if self.states is None else self.states(self._unchecked_options(spec), layers)
 
     def spelled(self, spec: Spec) -> Spec:
         """Return a spec with the options that are not certain; see ``unsettled``."""
-        taken = {} if self.unsettled is None else self.unsettled(self._options(spec))
+        taken = {} if self.unsettled is None else self.unsettled(self._unchecked_options(spec))
         return (
             replace(spec, options=tuple(sorted({**taken, **dict(spec.options)}.items()))) if taken else spec
         )
 
     def outlives(self, spec: Spec) -> bool:
         """Return whether it remembers earlier sequences; see ``remembers``."""
-        return self.remembers(self._options(spec))
+        return self.remembers(self._unchecked_options(spec))
 
     def require_target(self, spec: Spec, target: ModelSource) -> None:
         """Refuse a target that the drafter does not suit (``suits``), before a weight is loaded.
@@ -417,7 +417,7 @@ class DrafterKind(OptionedKind):
             why = f"{self.name} reads the layers of a decoder alone; {target.name} is an encoder-decoder."
             raise UsageError(why, flag=self.FLAG, remedy="Draft with a model, lookup, suffix or ngram.")
         if self.suits is not None:
-            self.suits(self._options(spec), target)
+            self.suits(self._unchecked_options(spec), target)
 
     def require_backend(self, spec: Spec, backend: str, dtype: str) -> None:
         """Refuse a target's backend or weights that the drafter cannot work with, before a weight is loaded.
@@ -427,12 +427,12 @@ class DrafterKind(OptionedKind):
         """
         from spsbench.config.models import ONNXRUNTIME, Precision
 
-        if not self.rounds(self._options(spec)):
+        if not self.rounds(self._unchecked_options(spec)):
             return
         if backend != ONNXRUNTIME:
             why = f"{spec} rounds weights over onnxruntime; the target runs over {backend} in {dtype}."
             whole = Spec(spec.name, tuple(option for option in spec.options if option[0] != "bits"))
-            rounds_anyway = self.rounds(self._options(whole))
+            rounds_anyway = self.rounds(self._unchecked_options(whole))
             instead = "Choose another drafter" if rounds_anyway else f"Give --drafter {whole}"
             remedy = f"{instead}, or --dtype float32 on a CPU with a target that onnxruntime covers."
             raise UsageError(why, flag=self.FLAG, remedy=remedy)
@@ -440,8 +440,7 @@ class DrafterKind(OptionedKind):
             why = f"{spec} rounds weights, and the target's are {dtype} already."
             raise UsageError(why, flag=self.FLAG, remedy="Choose another drafter, or --dtype float32.")
 
-    def _options(self, spec: Spec) -> dict[str, OptionValue]:
-        """Return the options of a spec that was checked before."""
+    def _unchecked_options(self, spec: Spec) -> dict[str, OptionValue]:
         return settled(self.name, self.options, spec, self.FLAG)
 
 

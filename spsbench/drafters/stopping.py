@@ -142,7 +142,7 @@ class StopReader:
         return nats
 
     def _chosen_positions(self, sizes: Floats) -> tuple[Ints, Floats]:
-        """Return positions after which drafts are sampled on, and their weights.
+        """Those after which drafts are sampled on, and their weights.
 
         A position is likelier to be chosen where a rejection is likelier.
         """
@@ -181,7 +181,7 @@ class _Residual(NamedTuple):
 
 
 def _residual(p: Rows, q: Tensor, position: int, device: torch.device) -> _Residual:
-    """Return the row ``max(p - q, 0)`` at a position; p itself after the text and where nothing remains."""
+    """``max(p - q, 0)`` at a position; p itself after the text and where nothing remains."""
     row = p.pick(torch.tensor(position, device=device)).dense()[0].cpu().numpy()
     over = row.astype(np.float64)
     if position < len(q):
@@ -200,7 +200,7 @@ def _drafts_from(
     position: int,
     u: Tensor,
 ) -> Iterator[tuple[Rows, Tensor]]:
-    """Yield (row, token [1]) of the rejected token at a position and of those after it, up to K in all.
+    """(row, token [1]) of the rejected token at a position and of those after it, up to K in all.
 
     Args:
         model: has read the text at least up to the position.

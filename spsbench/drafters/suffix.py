@@ -59,7 +59,7 @@ class SuffixAutomaton:
         while at >= 0 and token not in self._next[at]:
             self._next[at][token] = state
             at = self._link[at]
-        self._link[state] = 0 if at < 0 else self._exact(at, token)
+        self._link[state] = 0 if at < 0 else self._own_successor(at, token)
         self._last = state
 
     def repeated(self) -> Iterator[Match]:
@@ -89,8 +89,8 @@ class SuffixAutomaton:
             return self._next[state][token], length + 1
         return 0, 0
 
-    def _exact(self, at: int, token: int) -> int:
-        """Return the state that ``token`` leads to from ``at``.
+    def _own_successor(self, at: int, token: int) -> int:
+        """Split off where the state also stands for longer substrings.
 
         It is split off where it also stands for longer substrings.
         """
@@ -161,8 +161,8 @@ class SuffixDrafter:
         """Copy up to k tokens; no random numbers are used."""
         self._read(tokens)
         if self._shape is not None:
-            return merged(self._copied(self._shape.depth(self._depth)), self._shape, k, u)
-        copied = next(self._copied(k), ())
+            return merged(self._continuations(self._shape.depth(self._depth)), self._shape, k, u)
+        copied = next(self._continuations(k), ())
         return Draft(torch.tensor(copied, dtype=torch.int64, device=u.device), None)
 
     def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
@@ -192,8 +192,8 @@ class SuffixDrafter:
         for token in [*output, _SEPARATOR] if output else ():
             self._earlier.extend(token)
 
-    def _copied(self, k: int) -> Iterator[Sequence[int]]:
-        """Return what followed each match, the longest first; nothing where an output ended there."""
+    def _continuations(self, k: int) -> Iterator[Sequence[int]]:
+        """Of each match, the longest first; nothing where an output ended there."""
         own_matches = ((match, self._own.text) for match in self._own.repeated())
         earlier = self._earlier.matches(self._state, self._length)
         others = ((match, self._earlier.text) for match in earlier)

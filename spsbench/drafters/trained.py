@@ -50,7 +50,7 @@ def _read_named_folder(options: Options) -> TrainedDraft:
     """Read the folder that was named; see its readers for further errors."""
     name = str(options["from"])
     folder = embedded_dir(name) or Path(name)
-    draft = _read_once(folder, _stamp(folder))
+    draft = _read_once(folder, _stamp_of_files(folder))
     if draft.kind == MODEL:
         raise UsageError(
             f"{name} is a draft model, not a head.", flag=_FLAG, remedy=f"Give it as --draft {name}."
@@ -66,8 +66,7 @@ RUN = (EAGLE, EAGLE3, PEAGLE, MEDUSA, *sorted(BLOCKS))
 """Kinds that draft here."""
 
 
-def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes where a folder's files do."""
+def _stamp_of_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
     if not folder.is_dir():
         return ()
     found = [(file, file.stat()) for file in sorted(folder.iterdir())]

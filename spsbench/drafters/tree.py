@@ -83,7 +83,7 @@ class ModelTreeDrafter:
             behind = self._rows_after(level.values())
             below = dict[int, Node]()
             for parent, node in level.items():
-                for token, row in self._chosen(behind[node], width, numbers[len(drafted) :]):
+                for token, row in self._chosen_siblings(behind[node], width, numbers[len(drafted) :]):
                     below[len(drafted)] = node.child(token)
                     drafted.append(token)
                     parents.append(parent)
@@ -92,10 +92,12 @@ class ModelTreeDrafter:
         shown = None if self._siblings == "top" else HostRows(own_rows, self._vocab_size)
         return Draft(torch.tensor(drafted, dtype=torch.int64, device=u.device), shown, parents)
 
-    def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
-        """Return at most ``width`` siblings, each with the row that it was chosen from."""
+    def _chosen_siblings(
+        self, row: HostRow, width: int, numbers: Sequence[float]
+    ) -> Iterator[tuple[int, HostRow]]:
+        """At most ``width``, each with the row that it was chosen from."""
         if self._siblings == "top":
-            for token, _ in _best(row, min(width, len(numbers))):
+            for token, _ in _likeliest(row, min(width, len(numbers))):
                 yield token, row
             return
         for u in numbers[:width]:
@@ -104,7 +106,7 @@ class ModelTreeDrafter:
             token = row.drawn(row.weights, u)
             yield token, row
             if self._siblings == "without":
-                row = _without(row, token)
+                row = _row_without(row, token)
 
     def _most_probable(self, k: int, u: Tensor) -> Draft:
         """Draft a dynamic tree: the nodes most probable under the draft."""
@@ -116,7 +118,7 @@ class ModelTreeDrafter:
             grown = [
                 _Candidate(one.node.child(token), places[one.node], one.chance * min(probability, 1.0))
                 for one in level
-                for token, probability in _best(behind[one.node], width)
+                for token, probability in _likeliest(behind[one.node], width)
             ]
             places |= {one.node: len(candidates) + index for index, one in enumerate(grown)}
             candidates += grown
@@ -132,7 +134,7 @@ class ModelTreeDrafter:
         return Draft(tokens, None, [new[candidates[index].parent] for index in order])
 
     def _rows_after(self, nodes: Iterable[Node]) -> dict[Node, HostRow]:
-        """Return the draft's row after each node; equal nodes are read once."""
+        """Of the draft; equal nodes are read once."""
         distinct = list(dict.fromkeys(nodes))
         logits = self.model.score(distinct)
         self._vocab_size = logits.shape[-1]
@@ -151,8 +153,8 @@ def untruncated(sampling: SamplingParams) -> SamplingParams:
     return SamplingParams(temperature=sampling.temperature)
 
 
-def _best(row: HostRow, width: int) -> list[tuple[int, float]]:
-    """Return the most probable tokens with their probabilities, best first, ties by the smaller id."""
+def _likeliest(row: HostRow, width: int) -> list[tuple[int, float]]:
+    """With their probabilities, best first, ties by the smaller id."""
     weights = row.weights
     if 0 < width < len(weights):
         least = np.partition(weights, len(weights) - width)[len(weights) - width]
@@ -164,8 +166,8 @@ def _best(row: HostRow, width: int) -> list[tuple[int, float]]:
     return list(zip(ids.tolist(), weights[order].tolist(), strict=True))
 
 
-def _without(row: HostRow, token: int) -> HostRow:
-    """Return the row without a token, normalised; all zeros where nothing remains."""
+def _row_without(row: HostRow, token: int) -> HostRow:
+    """Normalised; all zeros where nothing remains."""
     weights = row.weights.copy()
     weights[token if row.ids is None else int(row.ids.searchsorted(token))] = 0.0
     mass = weights.sum()

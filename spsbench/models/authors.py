@@ -71,11 +71,12 @@ def read_eagle3(published: Published) -> TrainedDraft | None:
     if HEAD in held and "draft_vocab_size" not in config and len(held[HEAD].shape) == 2:
         rows = held[HEAD].shape[0]
     target = MadeFor(str(name), wide, vocab_size, "")
-    return eagle3_of(published, EAGLE3, AUTHORS, target, _own(layer), reads, conventions, norms, rows, {})
+    return eagle3_of(
+        published, EAGLE3, AUTHORS, target, _settings_of_layer(layer), reads, conventions, norms, rows, {}
+    )
 
 
-def _own(layer: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the decoder layer alone: what transformers makes a layer of."""
+def _settings_of_layer(layer: dict[str, Any]) -> dict[str, Any]:
     spare = ("architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", _NESTED, READS)
     own = {name: value for name, value in layer.items() if name not in spare}
     own.pop("quantization_config", None)

@@ -224,7 +224,7 @@ class OnnxBatchLM:
         return rows.reshape(self.batch, last, self.vocab_size)
 
     def _bind(self, n: int, last: int) -> tuple[Any, Any, Tensor]:
-        """Return (the forward, [B n, hidden] its input, [B last, V] its logits), row after row."""
+        """(Forward, [B n, hidden] its input, [B last, V] its logits), row after row."""
         plan, batch = self._model.plan, self.batch
         if n == 1:
             session = self._model.session

@@ -107,7 +107,7 @@ def _of_speculators(published: Published) -> TrainedDraft:
             f"sample_from_anchor in {CONFIG}" if anchored is not None else str(DefaultAnchor(kind)),
             anchored is not None,
         ),
-        *_of_windows(
+        *_of_sliding_layers(
             layer,
             Convention(
                 "sliding",
@@ -125,7 +125,7 @@ def _of_speculators(published: Published) -> TrainedDraft:
     wide = config.get("target_hidden_size")
     wide = hidden if wide is None else published.number("target_hidden_size")
     target = verifier_of(published, wide, vocab_size)
-    return _described(published, kind, SPECULATORS, target, layer, reads, conventions, config)
+    return _draft_of(published, kind, SPECULATORS, target, layer, reads, conventions, config)
 
 
 def _of_authors(published: Published) -> TrainedDraft:
@@ -137,12 +137,12 @@ def _of_authors(published: Published) -> TrainedDraft:
     kind = DSPARK if deepspec else DFLASH2 if _SELECTOR in published.stored else DFLASH
     reads = published.numbers(_OWN_READS, settings)
     if reads is None:
-        reads = _spread(published, settings)
+        reads = _default_ids(published, settings)
     causal = settings.get("is_causal")
     conventions = (
         Convention("ids", OUTPUT, BLOCK_AUTHORS_IDS),
         Convention("anchor", NEXT if deepspec else OWN, "DeepSpec's code" if deepspec else "z-lab's code"),
-        *_of_windows(
+        *_of_sliding_layers(
             config,
             Convention(
                 "sliding",
@@ -158,16 +158,15 @@ def _of_authors(published: Published) -> TrainedDraft:
     wide = shape[1] // len(reads) if len(shape) == 2 and shape[1] % len(reads) == 0 else hidden
     name = str(config.get("base_model_name_or_path") or "another target")
     target = MadeFor(name, wide, vocab_size, "")
-    return _described(published, kind, AUTHORS, target, config, reads, conventions, settings)
+    return _draft_of(published, kind, AUTHORS, target, config, reads, conventions, settings)
 
 
-def _of_windows(layer: Mapping[str, Any], *conventions: Convention) -> tuple[Convention, ...]:
-    """Return the conventions of sliding layers; none where there are no such layers."""
+def _of_sliding_layers(layer: Mapping[str, Any], *conventions: Convention) -> tuple[Convention, ...]:
     return conventions if _SLIDING in (layer.get("layer_types") or ()) else ()
 
 
-def _spread(published: Published, settings: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return z-lab's default ids: evenly from 1 to n - 3."""
+def _default_ids(published: Published, settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """z-lab's: evenly from 1 to n - 3."""
     count = published.number("num_target_layers", settings)
     layers = published.number("num_hidden_layers", settings)
     if layers == 1:
@@ -175,7 +174,7 @@ def _spread(published: Published, settings: Mapping[str, Any]) -> tuple[int, ...
     return tuple(round(1 + place * (count - 4) / (layers - 1)) for place in range(layers))
 
 
-def _described(
+def _draft_of(
     published: Published,
     kind: str,
     writer: str,
@@ -185,7 +184,7 @@ def _described(
     conventions: tuple[Convention, ...],
     settings: Mapping[str, Any],
 ) -> TrainedDraft:
-    """Return the drafter, whose tensors are held against its configuration, shape by shape."""
+    """Its tensors are held against its configuration, shape by shape."""
     model_type = layer.get("model_type", "qwen3")
     if model_type not in ("qwen3", "llama"):
         raise published.refusal(
@@ -199,14 +198,14 @@ def _described(
     published.require_layers(own["num_hidden_layers"])
     if (published.folder / "mask_embedding.pt").is_file():
         raise published.refusal("has a mask_embedding.pt, which is not read here", OTHER_DRAFTER)
-    extra = _extra(published, kind, settings)
+    extra = _settings_besides_layers(published, kind, settings)
     if extra["mask_token_id"] >= target.vocab_size:
         raise published.damage(
             f"has the mask_token_id {extra['mask_token_id']} of {target.vocab_size} tokens"
         )
     anchored = next(each.value for each in conventions if each.name == "anchor") == NEXT
     published.number("block_size", settings, least=1 if anchored else 2)
-    rows = _rows(published, settings, target.vocab_size)
+    rows = _draft_vocab_size(published, settings, target.vocab_size)
     vocabulary, way = published.vocabulary(rows, target.vocab_size)
     draft = TrainedDraft(
         folder=published.folder,
@@ -236,8 +235,7 @@ def _described(
     return draft
 
 
-def _extra(published: Published, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a block needs besides its layers, by the names of the configuration."""
+def _settings_besides_layers(published: Published, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     extra: dict[str, Any] = {
         "block_size": published.number("block_size", settings, most=_LONGEST_BLOCK),
         "mask_token_id": published.number("mask_token_id", settings, least=0),
@@ -268,8 +266,7 @@ def _extra(published: Published, kind: str, settings: Mapping[str, Any]) -> dict
     return extra
 
 
-def _rows(published: Published, settings: Mapping[str, Any], vocab_size: int) -> int:
-    """Return how many tokens a drafter proposes."""
+def _draft_vocab_size(published: Published, settings: Mapping[str, Any], vocab_size: int) -> int:
     if settings.get("draft_vocab_size") is not None:
         return published.number("draft_vocab_size", settings)
     return published.stored.shape(HEAD)[0] if HEAD in published.stored else vocab_size
@@ -384,7 +381,7 @@ def _head(draft: TrainedDraft, target: TorchLM | OnnxLM) -> Tensor:
 
 
 def _embedding(draft: TrainedDraft, target: TorchLM | OnnxLM) -> Any:
-    """Return what looks tokens up: in the drafter's own table, or in the target's without its scale."""
+    """What looks tokens up: in the drafter's own table, or in the target's without its scale."""
     if OWN_EMBEDDING in draft.stored:
         table = _tensor(draft, OWN_EMBEDDING, target)
     elif isinstance(target, OnnxLM):

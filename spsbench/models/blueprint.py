@@ -121,7 +121,7 @@ def blueprint_of(config: Any) -> Blueprint:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if head_dim % _HEAD_UNIT:
         raise NotCovered(f"heads of {head_dim} are not covered, only multiples of {_HEAD_UNIT}")
-    frequencies, rotary_scale = _rotary(config, head_dim)
+    frequencies, rotary_scale = _rotary_frequencies(config, head_dim)
     return Blueprint(
         family=family,
         layers=config.num_hidden_layers,
@@ -160,8 +160,8 @@ def _windows(config: Any) -> tuple[int | None, ...]:
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def _rotary(config: Any, head_dim: int) -> tuple[Tensor, float]:
-    """Return (frequencies, factor of sines and cosines), by transformers' own formulas."""
+def _rotary_frequencies(config: Any, head_dim: int) -> tuple[Tensor, float]:
+    """With the factor of sines and cosines, by transformers' own formulas."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = getattr(config, "rope_parameters", None) or {}
@@ -215,14 +215,13 @@ def t5_plan(config: Any) -> T5Plan:
         raise NotCovered(f"the architecture {config.model_type} is not covered")
     if config.dense_act_fn not in _ACTIVATIONS:
         raise NotCovered(f"the activation {config.dense_act_fn} is not covered")
-    encoder, decoder = (_half(config, n) for n in (config.num_layers, config.num_decoder_layers))
+    encoder, decoder = (_t5_stack(config, n) for n in (config.num_layers, config.num_decoder_layers))
     return T5Plan(
         encoder, decoder, config.relative_attention_num_buckets, config.relative_attention_max_distance
     )
 
 
-def _half(config: Any, layers: int) -> Blueprint:
-    """Return the blueprint of T5's encoder or decoder."""
+def _t5_stack(config: Any, layers: int) -> Blueprint:
     return Blueprint(
         family=Family(gated=config.is_gated_act),
         layers=layers,

@@ -394,7 +394,7 @@ _K, _ACCEPTED = 4, (2, 0, 4, 1, 3, 0)
 
 
 def _worst_of_loops(model: CausalLM, generator: torch.Generator) -> float:
-    """Return the largest difference of logits between loops with rejections and an uncached forward.
+    """Largest difference of logits between loops with rejections and an uncached forward.
 
     A running state is rolled back, read on and rolled back again, by blocks as a target's and token by token
     as a draft's; a second sequence of the same weights takes turns, so that neither may touch the other's.

@@ -126,7 +126,7 @@ class Checkpoint(StoredWeights):
     def __init__(self, folder: Path) -> None:
         self.tensors = {}
         self._tables: dict[str, npt.NDArray[Any]] = {}
-        for file in _files(folder):
+        for file in _safetensors_files(folder):
             self._read_header(file)
 
     @property
@@ -144,19 +144,19 @@ class Checkpoint(StoredWeights):
         with tensor.file.open("rb") as file:
             file.seek(tensor.start)
             file.readinto(read.data)
-        return _widened(read)
+        return _in_float32(read)
 
     def rows(self, name: str, ids: Ints, out: Singles) -> None:
         if name not in self._tables:
             tensor = self.tensors[name]
             table = np.memmap(tensor.file, _STORED[tensor.kind], "r", tensor.start, tensor.shape)
             small = 4 * table.size <= _SMALL_BYTES
-            self._tables[name] = _widened(np.array(table)) if small else np.asarray(table)
+            self._tables[name] = _in_float32(np.array(table)) if small else np.asarray(table)
         stored = self._tables[name]
         if stored.dtype == out.dtype:
             stored.take(ids, 0, out)
         else:
-            out[:] = _widened(stored[ids])
+            out[:] = _in_float32(stored[ids])
 
     def integers(self, name: str) -> Ints:
         from safetensors import safe_open
@@ -182,8 +182,8 @@ class Checkpoint(StoredWeights):
                 self.tensors[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), first)
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the checkpoint's safetensors files; none if it has none or some of them are missing."""
+def _safetensors_files(folder: Path) -> list[Path]:
+    """None if some of them are missing."""
     index = folder / "model.safetensors.index.json"
     files = [folder / "model.safetensors"]
     if index.is_file():
@@ -193,8 +193,8 @@ def _files(folder: Path) -> list[Path]:
     return files if all(file.is_file() for file in files) else []
 
 
-def _widened(stored: npt.NDArray[Any]) -> Singles:
-    """Return stored values as float32; bfloat16 is its upper half."""
+def _in_float32(stored: npt.NDArray[Any]) -> Singles:
+    """A bfloat16 is the upper half of a float32."""
     if stored.dtype == np.float32:
         return stored
     if stored.dtype == np.uint16:

@@ -130,10 +130,10 @@ class Program:
     """A graph of layers, compiled."""
 
     def __init__(self, graph: LayerGraph, compiled: Callable[..., Any]) -> None:
-        self._graph, self._compiled = graph, compiled
+        self._graph, self._compiled_forwards = graph, compiled
 
     def of(self, layers: Sequence[LayerGraph]) -> Program:
-        return Program(self._graph.of(layers), self._compiled)
+        return Program(self._graph.of(layers), self._compiled_forwards)
 
     def run(self, states: Tensor, given: Mapping[str, Any]) -> StretchOutputs | None:
         """Run the layers; None for another call than was traced."""
@@ -144,7 +144,7 @@ class Program:
         rows = itertools.chain.from_iterable(layer.extended(states.shape[1]) for layer in held)
         RUNNING.experts = graph.experts
         try:
-            outputs = self._compiled(states.contiguous(), *tensors, *rows, *graph.weights)
+            outputs = self._compiled_forwards(states.contiguous(), *tensors, *rows, *graph.weights)
         finally:  # a model is not kept by the last of its layers that ran
             del RUNNING.experts
         return StretchOutputs(outputs, given, held)
@@ -159,7 +159,7 @@ def compile_layers(lm: TorchLM) -> None:
     """
     layers: list[nn.Module] = [*getattr(body_of(lm.model), "layers", ())]
     before = _logits(lm)
-    forwards, reason = _compiled(lm, layers)
+    forwards, reason = _compiled_forwards(lm, layers)
     for layer, forward in forwards.items():
         vars(layer)["forward"] = forward
     if not _is_close(_logits(lm), before, lm.dtype):
@@ -170,9 +170,11 @@ def compile_layers(lm: TorchLM) -> None:
     lm.compiled = Compiled(len(forwards), lm.layers, reason)
 
 
-def _compiled(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module, CompiledForward], str]:
-    """Return forwards of the layers that have one, and why the last of the others has none."""
-    one, several = (_calls(lm, layers, rows) for rows in (1, SEVERAL))
+def _compiled_forwards(
+    lm: TorchLM, layers: Sequence[nn.Module]
+) -> tuple[dict[nn.Module, CompiledForward], str]:
+    """Of the layers that have one, and why the last of the others has none."""
+    one, several = (_calls_of_layers(lm, layers, rows) for rows in (1, SEVERAL))
     graphs: dict[nn.Module, LayerGraph] = {}
     reason = "" if layers else NO_LAYERS
     for layer in layers:
@@ -210,7 +212,7 @@ def _compiled(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module,
 def _stretches(
     layers: Sequence[nn.Module], graphs: Mapping[nn.Module, LayerGraph], *calls: Mapping[nn.Module, Call]
 ) -> Iterator[Sequence[nn.Module]]:
-    """Yield the layers of each program, in which each goes on with what the one before gives."""
+    """The layers of each program, in which each goes on with what the one before gives."""
     runs: list[list[nn.Module]] = []
     for layer in layers:
         if layer not in graphs:
@@ -220,11 +222,11 @@ def _stretches(
         else:
             runs.append([layer])
     for run in runs:
-        yield from _parts(run, _length([graphs[layer].key for layer in run]))
+        yield from _parts(run, _layers_of_program([graphs[layer].key for layer in run]))
 
 
-def _length(kinds: Sequence[str]) -> int:
-    """Return how many layers are one program: the fewest calls of programs and layers in different ones."""
+def _layers_of_program(kinds: Sequence[str]) -> int:
+    """How many: the fewest calls of programs and layers in different ones."""
 
     def cost(length: int) -> tuple[int, int]:
         parts = [*_parts(kinds, length)]
@@ -237,8 +239,8 @@ def _parts(items: Sequence[_Item], length: int) -> Iterator[Sequence[_Item]]:
     return (items[start : start + length] for start in range(0, len(items), length))
 
 
-def _calls(lm: TorchLM, layers: Sequence[nn.Module], rows: int) -> dict[nn.Module, Call]:
-    """Return the calls of a forward, of the layers that append to the keys and values at one place."""
+def _calls_of_layers(lm: TorchLM, layers: Sequence[nn.Module], rows: int) -> dict[nn.Module, Call]:
+    """Of those that append to the keys and values at one place, in one forward."""
     calls: dict[nn.Module, Call] = {}
     before: list[Any] = []
     lm.begin([*_ids(SLOTS - rows + 1)])

@@ -78,7 +78,7 @@ def read_header(file: Path, name: str, flag: str) -> GgufHeader:
 
 
 def _quantisation_name(reader: Any) -> str:
-    """Return the quantisation's name: the file's, else that of most weights."""
+    """The file's, else that of most weights."""
     from gguf import LlamaFileType
 
     field = reader.get_field("general.file_type")
@@ -96,7 +96,7 @@ def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None
     """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
     header = read_header(file, name, flag)
     cache.watcher().said(str(Conversion(file.name, header.weights, 4 * header.parameters)))
-    with _alone(file, name, flag) as location:
+    with _alone_in_folder(file, name, flag) as location:
         _write_float32(location, folder)
     origin = Origin(file.name, sha256, header.weights)
     (folder / _ORIGIN).write_text(json.dumps(asdict(origin), indent=2), encoding="utf-8")
@@ -182,7 +182,7 @@ def _is_converted(file: Path, name: str, flag: str) -> bool:
 
 def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
     """Write the settings of a file whose header was read, or whose hash is known."""
-    with _alone(file, name, flag) as location:
+    with _alone_in_folder(file, name, flag) as location:
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(location, gguf_file=_NAME, trust_remote_code=False)
@@ -192,8 +192,8 @@ def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone(file: Path, name: str, flag: str) -> Iterator[str]:
-    """Yield a folder in which a GGUF file is ``_NAME``, for libraries that read it in silence.
+def _alone_in_folder(file: Path, name: str, flag: str) -> Iterator[str]:
+    """A folder in which a GGUF file is ``_NAME``, for libraries that read it in silence.
 
     Beside other files transformers would take their tokenizer for this model's.
     """
@@ -250,7 +250,7 @@ def _folder_of_package(name: str, flag: str) -> Path:
 
 
 def _folder_of_gguf(file: Path, name: str, flag: str) -> Path:
-    """Return the folder of a GGUF file's model, which depends on its content, not on its name or place."""
+    """It depends on the file's content, not on its name or place."""
     header, sha256 = _header_and_sha256(file, name, flag)
     made = cache.model_folder(sha256)
     if not made.is_dir():
@@ -263,7 +263,6 @@ def _folder_of_gguf(file: Path, name: str, flag: str) -> Path:
 
 
 def _header_and_sha256(file: Path, name: str, flag: str) -> tuple[GgufHeader, str]:
-    """Return (header, sha256) of a GGUF file."""
     try:
         return read_header(file, name, flag), cache.sha256_of(file)
     except OSError as error:

@@ -86,7 +86,7 @@ def why_unusable() -> str:
 
 
 def _hidden_by() -> str | None:
-    """Return the value of ``VISIBLE`` if it hides every GPU."""
+    """The value of ``VISIBLE`` if it hides every GPU."""
     value = os.environ.get(VISIBLE)
     if value is None or (value.strip() and not value.strip().startswith("-")):
         return None
@@ -118,15 +118,15 @@ def _name(index: int) -> str:
     return str(torch.cuda.get_device_properties(index).name)
 
 
-def _indexed(device: torch.device) -> torch.device:
-    """Return ``cuda`` as the ``cuda:N`` that it means now."""
+def _with_index(device: torch.device) -> torch.device:
+    """``cuda`` as the ``cuda:N`` that it means now."""
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def title(device: torch.device) -> str | None:
     """Return ``NVIDIA H100 80GB HBM3, cuda:0``; None for a CPU, where nothing was chosen."""
     if device.type == "cuda":
-        return f"{_name(_indexed(device).index)}, {_indexed(device)}"
+        return f"{_name(_with_index(device).index)}, {_with_index(device)}"
     return None if device.type == "cpu" else str(device)
 
 
@@ -149,14 +149,14 @@ def gpu_facts(device: torch.device, board: Board | None) -> dict[str, Any]:
     if uuid is not None and facts["uuid"] not in (f"GPU-{uuid}", f"MIG-{uuid}"):
         facts["uuid"] = f"MIG-{uuid}" if facts["mig"] else f"GPU-{uuid}"
     return {
-        "device": str(_indexed(device)),
+        "device": str(_with_index(device)),
         "source": "torch" if board is None else board.source,
         **facts,
         "name": properties.name,
         "memory_bytes": int(properties.total_memory),
         "capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda,
-        "cudnn": _version(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "cudnn": _cudnn_version(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "visible_devices": os.environ.get(VISIBLE),
         "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
         "tf32_cudnn": torch.backends.cudnn.allow_tf32,
@@ -205,8 +205,8 @@ class Gpu:
         return dict.fromkeys(STATE) if self.board is None else self.board.state()
 
 
-def _version(number: int | None) -> str | None:
-    """Return cuDNN's 91002 as ``9.10.2``, 8907 as ``8.9.7``."""
+def _cudnn_version(number: int | None) -> str | None:
+    """``9.10.2`` of 91002, ``8.9.7`` of 8907."""
     if number is None:
         return None
     major = 10_000 if number >= 90_000 else 1000

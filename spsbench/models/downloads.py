@@ -170,13 +170,13 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
         except (UnavailableError, RevisionNotFoundError):
             raise
         except Exception as error:
-            if here is None or not _serves_instead(name, error):
+            if here is None or not _cache_serves(name, error):
                 raise
             return here
 
 
-def _serves_instead(name: str, error: Exception) -> bool:
-    """Return whether the hub failed, so that the cache is used; the hub is then not asked again."""
+def _cache_serves(name: str, error: Exception) -> bool:
+    """Whether the hub failed, so that the cache is used; the hub is then not asked again."""
     if (failed := failure_of(error)) is None:
         return False
     leave_alone(failed.message)
@@ -217,7 +217,7 @@ def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Pa
     except UnavailableError:
         raise
     except Exception as error:
-        if here is None or not _serves_instead(name, error):
+        if here is None or not _cache_serves(name, error):
             raise
         return here
 
@@ -254,7 +254,6 @@ def configuration(name: str, flag: str) -> Path:
 
 
 def _foreign_repository(there: Repository, lack: str, flag: str) -> UnavailableError:
-    """Return the error for a repository whose files are not a model's."""
     others = sorted(there.files, key=lambda file: -there.files[file].bytes)
     there_is = (
         ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "") or "nothing"
@@ -269,7 +268,7 @@ def _foreign_repository(there: Repository, lack: str, flag: str) -> UnavailableE
 
 
 def _weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[str]:
-    """Return the files with a model's weights, their index first; none if none of ``names`` is there."""
+    """Their index first; none if none of ``names`` is there."""
     first = next((file for file in _WEIGHTS if file in names), None)
     if first is None or not first.endswith(_INDEX):
         return [] if first is None else [first]
@@ -384,15 +383,15 @@ def _receive(parts: Sequence[HubFile], come: int, came: Callable[[int], None], f
         answer.seek(0)
         problems = answer.read()
     if problems:
-        raise _raised(pickle.loads(problems), flag)
+        raise _chained(pickle.loads(problems), flag)
     if code != 0:
         why = f"the process that fetches {parts[0].file} of {parts[0].repository} ended with code {code}."
         remedy = "What was received is kept: repeat the command to continue."
         raise UnavailableError(why, flag=flag, remedy=remedy)
 
 
-def _raised(errors: Sequence[Exception], flag: str) -> Exception:
-    """Return the first of the errors, each with the next as its cause."""
+def _chained(errors: Sequence[Exception], flag: str) -> Exception:
+    """The first, each with the next as its cause."""
     for error, cause in pairwise(errors):
         error.__cause__ = cause
     first = errors[0]

@@ -26,8 +26,8 @@ _LOST = re.compile(
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)")
 
 
-def _of_torch(name: str) -> tuple[type[BaseException], ...]:
-    """Return a class of errors of torch; none where torch was not imported, and so raised nothing."""
+def _torch_error(name: str) -> tuple[type[BaseException], ...]:
+    """Empty where torch was not imported, and so raised nothing."""
     torch = sys.modules.get("torch")
     return () if torch is None else (getattr(torch, name),)
 
@@ -35,7 +35,7 @@ def _of_torch(name: str) -> tuple[type[BaseException], ...]:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory was short, on the host or on a device."""
     return any(
-        isinstance(cause, (MemoryError, *_of_torch("OutOfMemoryError")))
+        isinstance(cause, (MemoryError, *_torch_error("OutOfMemoryError")))
         or (isinstance(cause, RuntimeError) and _WITHOUT_MEMORY.search(str(cause)) is not None)
         for cause in causes_of(error)
     )
@@ -45,7 +45,7 @@ def of_a_device(error: BaseException) -> str | None:
     """Return what a device's driver or library reported, in one line; None for any other error."""
     for cause in causes_of(error):
         text = next(iter(str(cause).splitlines()), "")
-        if isinstance(cause, _of_torch("AcceleratorError")) or (
+        if isinstance(cause, _torch_error("AcceleratorError")) or (
             isinstance(cause, RuntimeError) and _OF_A_DEVICE.match(text)
         ):
             return text.rstrip(".")

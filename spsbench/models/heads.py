@@ -184,15 +184,15 @@ class Eagle3Chain(TorchChain):
         state = {name: _read(draft, name, draft.stored.shape(name), target) for name in names}
         self._body.load_state_dict(state, strict=False)
         self._body = fitted(self._body.to(target.device), 2 * target.embedding_shape[1])
-        self._input_norms = self._norms_before(draft, target)
+        self._input_norms = self._norms_before_fc(draft, target)
         if draft.kind == PEAGLE or draft.convention("recycle") != POST:
             self._norm, self._body.norm = self._body.norm, nn.Identity()
         self._score = _OutputHead(draft, target)
         self._target = target
         self._clear_cache()
 
-    def _norms_before(self, draft: TrainedDraft, target: CausalLM) -> list[nn.Module]:
-        """Return the norms before ``fc``: none, one of all states beside each other, or one of each."""
+    def _norms_before_fc(self, draft: TrainedDraft, target: CausalLM) -> list[nn.Module]:
+        """None, one of all states beside each other, or one of each."""
         names = [WHOLE_NORM] if WHOLE_NORM in draft.stored else []
         names = names or [name for name in map(norm_of_state, range(len(self.reads))) if name in draft.stored]
         norms = []
@@ -378,7 +378,7 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
 class OnnxChain(HeadChain):
     def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int) -> None:
         ids = draft.ids_below(target.vocab_size)
-        plan = _plan_of(blueprint_of(layer_config(draft)), target, ids)
+        plan = _blueprint_of(blueprint_of(layer_config(draft)), target, ids)
         self._plan, self._table = plan, target.stored
         graph = _EagleBuilder(plan, SharedWeights(draft, target.stored, ids), bits or None).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
@@ -427,7 +427,7 @@ class OnnxHeads:
     def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int) -> None:
         ids = draft.ids_below(target.vocab_size)
         self.count = draft.heads
-        self._plan = _plan_of(replace(target.plan, layers=0, activation="silu"), target, ids)
+        self._plan = _blueprint_of(replace(target.plan, layers=0, activation="silu"), target, ids)
         stored = SharedWeights(draft, target.stored, ids)
         graph = _MedusaBuilder(self._plan, stored, bits or None, draft.heads).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
@@ -452,8 +452,8 @@ class OnnxHeads:
         return self._bound[places]
 
 
-def _plan_of(own: Blueprint, target: OnnxLM, ids: Ints) -> Blueprint:
-    """Return a head's blueprint: its own layers under some rows of the target's output head."""
+def _blueprint_of(own: Blueprint, target: OnnxLM, ids: Ints) -> Blueprint:
+    """Of a head: its own layers under some rows of the target's output head."""
     if own.hidden != target.plan.hidden:
         raise ValueError(f"its layer is {own.hidden} wide, the target's states are {target.plan.hidden}")
     return replace(own, vocab_size=len(ids), logit_scale=target.plan.logit_scale)
@@ -468,7 +468,7 @@ class _EagleBuilder(Builder):
         self._shapes["fc"] = (blueprint.hidden, self._width)
 
     def graph(self) -> Graph:
-        self._score(self._layers(self._matrix("hidden", ["fc"])))
+        self._score(self._final_states(self._matrix("hidden", ["fc"])))
         return self._made(*self._signature())
 
 

@@ -32,9 +32,9 @@ def kernels_of(model: Any) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for kind in {type(part) for part in model.modules()}:
-        for name in _called(kind):
+        for name in _globals_of_methods(kind):
             function = getattr(sys.modules.get(kind.__module__), name, None)
-            for bound in _choices(function):
+            for bound in _bound_kernels(function):
                 package = str(bound["package"])
                 distribution = _DISTRIBUTIONS.get(package, package)
                 by_package = f"{distribution} {_version_of(distribution)}"
@@ -68,8 +68,7 @@ def _kernels_of_skeleton(named: _KeyedConfig) -> dict[str, str]:
         return {}
 
 
-def _called(kind: type) -> set[str]:
-    """Return the global names that the methods of a module's class use."""
+def _globals_of_methods(kind: type) -> set[str]:
     names = set[str]()
     for method in vars(kind).values():
         code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
@@ -84,8 +83,8 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _choices(function: Any) -> Iterator[dict[str, Any]]:
-    """Yield what a function of transformers that has a fast implementation in a package is bound to."""
+def _bound_kernels(function: Any) -> Iterator[dict[str, Any]]:
+    """What a function of transformers that has a fast implementation in a package is bound to."""
     seen, waiting = set[int](), [function]
     while waiting:
         part: Callable[..., Any] = waiting.pop()

@@ -209,8 +209,8 @@ def traced(layers: Sequence[nn.Module], calls: Sequence[Call]) -> LayerGraph:
     runtime = [weight for own in weights for weight in own]
     sizes = ShapeEnv()
     mode = FakeTensorMode(shape_env=sizes)
-    fake = [*_without_numbers(mode, [each.contiguous() for each in tensors], held, runtime)]
-    symbols = _symbols(fake)
+    fake = [*_with_free_sizes(mode, [each.contiguous() for each in tensors], held, runtime)]
+    symbols = _free_symbols(fake)
     try:
         with torch.no_grad():
             module = make_fx(forward, tracing_mode="fake")(*fake)
@@ -269,10 +269,10 @@ _OfProducts = Mapping[int, tuple[Tensor, Tensor | None]]
 """Weight and bias of each product, by its identity."""
 
 
-def _without_numbers(
+def _with_free_sizes(
     mode: FakeTensorMode, inputs: Sequence[Tensor], held: Sequence[RewindLayer], weights: Sequence[Tensor]
 ) -> Iterator[Tensor]:
-    """Yield tensors of the same sizes; those that are ``SEVERAL`` or ``SLOTS`` may be any number."""
+    """Tensors of the same sizes; those that are ``SEVERAL`` or ``SLOTS`` may be any number."""
     from torch._dynamo.source import LocalSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
@@ -307,8 +307,8 @@ def _without_numbers(
                 yield torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype)
 
 
-def _symbols(tensors: Iterable[Tensor]) -> dict[Any, int]:
-    """Return the free sizes and strides of tensors, not what follows from them, and what they are here."""
+def _free_symbols(tensors: Iterable[Tensor]) -> dict[Any, int]:
+    """Of sizes and strides, not of what follows from them, and what they are here."""
     sizes = (size for tensor in tensors for size in (*tensor.shape, *tensor.stride()))
     nodes = (size.node for size in sizes if isinstance(size, torch.SymInt))
     return {node.expr: node.hint for node in nodes if node.expr.is_Symbol}

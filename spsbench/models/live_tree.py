@@ -50,7 +50,7 @@ class LiveTree:
 
     def add(self, nodes: Sequence[Node]) -> list[Node]:
         """Give columns to nodes and to their ancestors without one; return all of those by depth."""
-        fresh = {above: None for node in nodes for above in (node, *self._ancestors(node))}
+        fresh = {above: None for node in nodes for above in (node, *self._ancestors_off_trunk(node))}
         ordered = sorted((node for node in fresh if node not in self._columns), key=lambda node: node.depth)
         first = len(self._columns)
         count = len(self._columns) + len(ordered)
@@ -65,8 +65,7 @@ class LiveTree:
         self._depths = np.append(self._depths, [node.depth for node in ordered]).astype(np.int64)
         return ordered
 
-    def _ancestors(self, node: Node) -> Iterator[Node]:
-        """Yield a node's ancestors outside the trunk."""
+    def _ancestors_off_trunk(self, node: Node) -> Iterator[Node]:
         above = node.parent
         while above is not None and above.depth >= self.prefix - self._root:
             yield above
@@ -80,7 +79,7 @@ class LiveTree:
         """Forget all but the ancestors of these nodes; return (first, columns): the columns [m] that move to
         ``first`` and after it, where the cache then ends.
         """
-        wanted = Counter(above for node in nodes for above in self._ancestors(node))
+        wanted = Counter(above for node in nodes for above in self._ancestors_off_trunk(node))
         stay = [node for node in self._columns if node in wanted]
         kept_columns = np.array([self._columns[node] for node in stay], np.int64)
         moved = self.prefix + kept_columns

@@ -211,7 +211,7 @@ def _load_layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
 
 
 def _in_dtype(part: Any, dtype: torch.dtype) -> Any:
-    """Return a module in a dtype: itself if it has it."""
+    """The module itself if it has it."""
     return part if part.weight.dtype == dtype else copy.deepcopy(part).to(dtype)
 
 
@@ -256,7 +256,9 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     # Quantised weights cannot be moved after loading, and need accelerate to be placed.
     packed = source.quantization is not None or Precision(dtype).quantise is not None
     onto = (
-        {"device_map": {"": device}} if device.type != "cpu" and (packed or _takes_directly(device)) else {}
+        {"device_map": {"": device}}
+        if device.type != "cpu" and (packed or _loads_tensor_by_tensor(device))
+        else {}
     )
     with _one_by_one() if onto and not packed else nullcontext():
         model = from_pretrained(source, dtype, device, flag, onto)
@@ -273,8 +275,7 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
 _LEAST_BYTES = 5 << 28  # transformers asks the device for its memory less 1.2 GiB before it loads
 
 
-def _takes_directly(device: torch.device) -> bool:
-    """Return whether transformers loads onto a device tensor by tensor."""
+def _loads_tensor_by_tensor(device: torch.device) -> bool:
     return device.type != "cuda" or torch.cuda.get_device_properties(device).total_memory > _LEAST_BYTES
 
 
@@ -511,6 +512,6 @@ def random_model(
 
 
 def _weights_dtype(dtype: str) -> torch.dtype | None:
-    """Return the dtype that weights are made in; for quantised weights float32 unless one is named."""
+    """That weights are made in; for quantised weights float32 unless one is named."""
     precision = Precision(dtype)
     return DTYPES.get(precision.dtype) or (torch.float32 if precision.quantise is not None else None)

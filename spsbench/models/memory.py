@@ -107,7 +107,7 @@ def measured_bandwidth(device: torch.device) -> float | None:
     size = min(max(_CACHES * (cache_bytes(device) or 0), _LEAST_BYTES), _MOST_BYTES)
     try:
         data = torch.ones(size // 4, dtype=torch.float32, device=device)
-        seconds = [_seconds(data) for _ in range(_REPEATS + 1)][1:]
+        seconds = [_seconds_of_sum(data) for _ in range(_REPEATS + 1)][1:]
     except (RuntimeError, MemoryError):
         return None
     return 4 * data.numel() / min(seconds)
@@ -136,8 +136,8 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _seconds(data: Tensor) -> float:
-    """Return the seconds of one sum; on a CUDA device of ``_SUMS`` between two events."""
+def _seconds_of_sum(data: Tensor) -> float:
+    """On a CUDA device by ``_SUMS`` between two events."""
     if data.device.type == "cuda":
         before, after = (
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ def weight_bytes(
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
         tensors = [*Checkpoint(folder).tensors.values()]
-        size = None if tensors else _file_bytes(source, folder, flag)
+        size = None if tensors else _weight_file_bytes(source, folder, flag)
     if text_class(source.config) is not None and not source.quantization:  # files are of the whole
         tensors, size = [], sum(part.nbytes for part in skeleton(source.config).parameters())
     if tensors:
@@ -224,8 +224,8 @@ def weight_bytes(
     return size_bytes
 
 
-def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
-    """Return the bytes of a model's weight files, on this machine or on the hub; None if none are known."""
+def _weight_file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
+    """On this machine or on the hub; None if none are known."""
     here = local_weights(folder)
     if source.is_local or (here and all(file.is_file() for file in here)):
         return sum(file.stat().st_size for file in here if file.is_file()) or None

@@ -122,8 +122,8 @@ def find_modules(stored: Checkpoint, config: Any) -> MtpLayout:
         NoModules: there is none, or one lacks a tensor.
     """
     text = text_config(config)
-    groups = _behind_the_layers(stored, text.num_hidden_layers) or _numbered(stored)
-    modules = [_module(stored, prefixes) for prefixes in groups]
+    groups = _prefixes_behind_layers(stored, text.num_hidden_layers) or _numbered_prefixes(stored)
+    modules = [_names_of_module(stored, prefixes) for prefixes in groups]
     if not modules:
         promised = next((f"{name} {value}" for name, value in _promised(text)), "")
         why = f"its config promises {promised}, and its files" if promised else "its files"
@@ -141,8 +141,8 @@ def _promised(text: Any) -> Iterator[tuple[str, int]]:
             yield name, value
 
 
-def _behind_the_layers(stored: Checkpoint, layers: int) -> list[list[str]]:
-    """Return what the names of each module begin with, if they stand as further layers behind the model's."""
+def _prefixes_behind_layers(stored: Checkpoint, layers: int) -> list[list[str]]:
+    """Of each module, if they stand as further layers behind the model's."""
     found: dict[int, str] = {}
     for name in stored.tensors:
         match = re.match(r"(.*?\blayers\.)(\d+)\.(?:transformer\.)?(?:enorm|hnorm|eh_proj)\.", name)
@@ -151,14 +151,14 @@ def _behind_the_layers(stored: Checkpoint, layers: int) -> list[list[str]]:
     return [[found[number]] for number in sorted(found)]
 
 
-def _numbered(stored: Checkpoint) -> list[list[str]]:
-    """Return what the names of each module's layers begin with: it ends where the next one has a product."""
+def _numbered_prefixes(stored: Checkpoint) -> list[list[str]]:
+    """Of each module's layers: it ends where the next one has a product."""
     for pattern in _NUMBERED:
         matches = (re.match(rf"({pattern})(\d+)\.", name) for name in stored.tensors)
         found = {int(match[2]): f"{match[1]}{match[2]}." for match in matches if match is not None}
         if found:
             prefixes = [found[number] for number in sorted(found)]
-            begins = [_part(stored, "projection", prefix) is not None for prefix in prefixes]
+            begins = [_name_of_part(stored, "projection", prefix) is not None for prefix in prefixes]
             if not begins[0]:  # the one product of all stands above
                 return [[prefix] for prefix in prefixes]
             places = [place for place, begin in enumerate(begins) if begin]
@@ -166,20 +166,20 @@ def _numbered(stored: Checkpoint) -> list[list[str]]:
     return []
 
 
-def _part(stored: Checkpoint, part: str, prefix: str) -> str | None:
-    """Return the name of a part of the module, or of the layer of one, that ``prefix`` begins."""
+def _name_of_part(stored: Checkpoint, part: str, prefix: str) -> str | None:
+    """Of the module, or of the layer of one, that ``prefix`` begins."""
     nearby = (f"{prefix}{inner}{choice}.weight" for choice in _PARTS[part] for inner in ("", "transformer."))
     return next((name for name in nearby if name in stored), None)
 
 
-def _parts(stored: Checkpoint, prefixes: Sequence[str], above: str) -> dict[str, str]:
-    """Return the names of a module's norms and product; what Qwen's and Mellum's share stands ``above``."""
+def _norms_and_product(stored: Checkpoint, prefixes: Sequence[str], above: str) -> dict[str, str]:
+    """By part; what Qwen's and Mellum's modules share stands ``above``."""
     first, last = prefixes[0], prefixes[-1]
     parts = {}
     for part, choices in _PARTS.items():
         prefix = last if part == "final_norm" else first
         shared = (f"{above}{choice}.weight" for choice in choices)
-        name = _part(stored, part, prefix) or next((name for name in shared if name in stored), None)
+        name = _name_of_part(stored, part, prefix) or next((name for name in shared if name in stored), None)
         if name is None:
             lacking = f"{prefix}{choices[0]}.weight"
             raise NoModules(f"its files have no {lacking}, which its module {first.rstrip('.')} needs")
@@ -202,14 +202,13 @@ def _parts_of_ernie(stored: Checkpoint, before: str, number: str) -> dict[str, s
     return parts
 
 
-def _module(stored: Checkpoint, prefixes: Sequence[str]) -> ModuleNames:
-    """Return one module's tensors."""
+def _names_of_module(stored: Checkpoint, prefixes: Sequence[str]) -> ModuleNames:
     first = prefixes[0]
     above = re.sub(r"layers\.\d+\.$", "", first) if "mtp" in first else first
     if (ernie := re.match(_ERNIE, first)) is not None:
         parts = _parts_of_ernie(stored, ernie[1], ernie[2])
     else:
-        parts = _parts(stored, prefixes, above)
+        parts = _norms_and_product(stored, prefixes, above)
     names = [{name for name in stored.tensors if name.startswith(prefix)} for prefix in prefixes]
     head = next((name for name in sorted(names[-1]) if name.endswith(_HEADS)), "")
     tables = (f"{prefix}embed_tokens.weight" for prefix in (first, above))
@@ -252,9 +251,9 @@ class MtpModule(nn.Module):
         self.projection = Product(_stored(stored, names.projection, (width, 2 * width), target))
         table = target.model.get_input_embeddings()
         head = head_of(target.model)
-        self._embed = table if not names.embedding else _own(stored, names.embedding, table)
-        self._head = head if not names.head else _own(stored, names.head, head)
-        self._scale, self._softcap = _logit_scale(text_config(target.config))
+        self._embed = table if not names.embedding else _table_or_head(stored, names.embedding, table)
+        self._head = head if not names.head else _table_or_head(stored, names.head, head)
+        self._scale, self._softcap = _logit_scale_and_cap(text_config(target.config))
         self._vocab_size = target.vocab_size
         self.to(target.device).eval().requires_grad_(False)
         fitted(self.body, width)
@@ -285,8 +284,8 @@ class MtpModule(nn.Module):
         return int(own + self.projection.nbytes + self._head.weight.nbytes)
 
 
-def _logit_scale(text: Any) -> tuple[float, float]:
-    """Return what a head's products are multiplied by, and the bound of logits, 0 for none."""
+def _logit_scale_and_cap(text: Any) -> tuple[float, float]:
+    """What a head's products are multiplied by, and the bound of logits, 0 for none."""
     divisor = getattr(text, "logits_scaling", None) or getattr(text, "logits_mup_width_multiplier", None)
     cap = getattr(text, "final_logit_softcapping", None)
     return 1.0 / float(divisor or 1.0), float(cap or 0.0)
@@ -300,8 +299,8 @@ def _stored(stored: Checkpoint, name: str, shape: tuple[int, ...], target: Torch
     return torch.from_numpy(stored.read(name).copy()).to(target.device, target.dtype)
 
 
-def _own(stored: Checkpoint, name: str, shared: Any) -> Any:
-    """Return a module's own table or head; the target's, where it holds the same numbers."""
+def _table_or_head(stored: Checkpoint, name: str, shared: Any) -> Any:
+    """A module's own; the target's, where it holds the same numbers."""
     weight = _shaped(stored, name, shared).to(shared.weight.device, shared.weight.dtype)
     if torch.equal(weight, stored_weight(shared)):
         return shared
@@ -326,14 +325,14 @@ def _norm(stored: Checkpoint, name: str, like: Any) -> Any:
 
 
 def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
-    """Return the configuration of a model of the module's layers alone, whose vocabulary is one token.
+    """Of a model of the module's layers alone, whose vocabulary is one token.
 
     Raises:
         NoModules: the configuration tells of other layers than the files hold.
     """
     text = text_config(config)
     if text.model_type == LONGCAT:
-        told = _of_one_attention(text)
+        told = _config_of_longcat(text)
     else:
         told = text.get_mtp_config() if getattr(text, "num_mtp_layers", None) else copy.deepcopy(text)
     sparse = any(".experts." in name for name in names.layer)
@@ -345,7 +344,7 @@ def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
         told.layer_types = list(pattern)
     elif types is not None:
         own = types if told.num_hidden_layers == len(types) < text.num_hidden_layers else ()
-        told.layer_types = [own[number] if number < len(own) else _attention(types)]
+        told.layer_types = [own[number] if number < len(own) else _kind_of_attention(types)]
     if getattr(told, "mlp_layer_types", None) is not None:
         told.mlp_layer_types = ["sparse" if sparse else "dense"]
     if hasattr(told, "first_k_dense_replace"):
@@ -362,11 +361,11 @@ def _layer_config(config: Any, names: ModuleNames, number: int) -> Any:
     return told
 
 
-def _of_one_attention(text: Any) -> Any:
-    """Return the configuration of LongCat-Flash's module.
+def _config_of_longcat(text: Any) -> Any:
+    """Of its module.
 
     A layer of that target is two attentions, two products and experts. Its module is one attention and one
-    product, as DeepSeek-V3's dense layers are, but for ``_latent``.
+    product, as DeepSeek-V3's dense layers are, but for ``_latent_gains``.
     """
     from transformers import DeepseekV3Config
 
@@ -375,16 +374,16 @@ def _of_one_attention(text: Any) -> Any:
     )
 
 
-def _latent(text: Any, name: str, gains: Any) -> Any:
-    """Return gains of a norm; of LongCat-Flash's latents with the factor that the target puts behind it."""
+def _latent_gains(text: Any, name: str, gains: Any) -> Any:
+    """Of a norm; of LongCat-Flash's latents with the factor that the target puts behind it."""
     rank = next((rank for norm, rank in _RANKS.items() if name.endswith(f".{norm}")), None)
     if rank is None or text.model_type != LONGCAT:
         return gains
     return gains * np.float32((text.hidden_size / getattr(text, rank)) ** 0.5)
 
 
-def _attention(types: list[str]) -> str:
-    """Return the kind of a module's layer where no configuration says it: full attention, if there is any."""
+def _kind_of_attention(types: list[str]) -> str:
+    """Of a module's layer where no configuration says it: full attention, if there is any."""
     return "full_attention" if "full_attention" in types else types[-1]
 
 
@@ -392,7 +391,7 @@ def _body(stored: Checkpoint, names: ModuleNames, config: Any, target: TorchLM) 
     """Build the layer and its final norm, by transformers' own reading of the architecture's files."""
     text = text_config(target.config)
     state = {
-        inner: torch.from_numpy(_latent(text, name, _read(stored, name)))
+        inner: torch.from_numpy(_latent_gains(text, name, _read(stored, name)))
         for inner, name in names.layer.items()
     }
     empty = skeleton(config)

@@ -164,11 +164,11 @@ class Builder:
         self._summed: dict[str, str] = {}
 
     def graph(self) -> Graph:
-        self._score(self._layers("hidden"))
+        self._score(self._final_states("hidden"))
         return self._made(*self._signature())
 
-    def _layers(self, state: str) -> str:
-        """Return the states of all tokens after the layers and the final norm."""
+    def _final_states(self, state: str) -> str:
+        """Of all tokens, after the layers and the final norm."""
         plan, added = self._plan, ""
         for number in range(plan.layers):
             prefix = f"model.layers.{number}."
@@ -194,7 +194,7 @@ class Builder:
         return Graph(helper.make_model(graph, opset_imports=OPSETS, ir_version=IR), self._weights)
 
     def _block(self, state: str, added: str, norm: str, compute: Any) -> tuple[str, str]:
-        """Return (the residual stream before this block, what the block adds to it)."""
+        """(The residual stream before this block, what the block adds to it)."""
         if self._plan.family.norms_after:
             state = self._node("Add", [state, added]) if added else state
             return state, self._norm(compute(state), norm)
@@ -202,7 +202,7 @@ class Builder:
         return state, compute(normed)
 
     def _normed(self, state: str, added: str, norm: str, out: str = "") -> tuple[str, str]:
-        """Return (state + added, its norm)."""
+        """(state + added, its norm)."""
         if not added:
             return state, self._norm(state, norm)
         total = f"{norm}.sum"
@@ -250,7 +250,7 @@ class Builder:
         return outputs
 
     def _over_cache(self, states: Sequence[str], number: int, sequence: str) -> str:
-        """Return what a layer's queries read over a sequence's cache."""
+        """What a layer's queries read over a sequence's cache."""
         key, value = f"key_{number}{sequence}", f"value_{number}{sequence}"
         outputs = [f"model.layers.{number}.self_attn.out{sequence}", f"new_{key}", f"new_{value}"]
         if self._ways == "both":
@@ -268,7 +268,7 @@ class Builder:
     def _branch(
         self, way: Callable[..., None], states: Sequence[str], number: int, outputs: Sequence[str]
     ) -> Any:
-        """Return one way of attention as a graph of its own, whose outputs become the outer graph's."""
+        """One way of attention as a graph of its own, whose outputs become the outer graph's."""
         outside, self._nodes = self._nodes, []
         branch_outputs = [f"{way.__name__}.{name}" for name in outputs]
         way(states, number, branch_outputs)
@@ -341,7 +341,7 @@ class Builder:
         return self._node("Transpose", [x], perm=[1, 0, 2])
 
     def _queries_keys_values(self, x: str, prefix: str) -> list[str]:
-        """Return queries, keys and values: one product, or three where queries and keys are normed."""
+        """One product, or three where queries and keys are normed."""
         plan = self._plan
         if plan.family.fused:
             return [self._matrix(x, [f"{prefix}qkv_proj"]), "", ""]
@@ -364,7 +364,7 @@ class Builder:
         return self._node("Reshape", [self._norm(apart, name), whole])
 
     def _feed_forward(self, x: str, prefix: str) -> str:
-        """Return what a layer's MLP adds to the residual stream."""
+        """What a layer's MLP adds to the residual stream."""
         plan, unit = self._plan, f"{prefix}mlp."
         down = f"{unit}down_proj"
         if not plan.family.gated:
@@ -393,12 +393,12 @@ class Builder:
         return "lm_head" if "lm_head.weight" in self._stored else "model.embed_tokens"
 
     def _matrix(self, x: str, names: Sequence[str], scale: float = 1.0, out: str = "") -> str:
-        """Return x W^T + b of linear layers with one input, joined."""
+        """x W^T + b of linear layers with one input, joined."""
         weight = self._joined_weights(names, "weight", scale)
         has_bias = f"{names[0]}.bias" in self._stored
         outputs = [out] if out and not has_bias else None
         product = (
-            self._rounded(x, names[0], weight, outputs)
+            self._rounded_product(x, names[0], weight, outputs)
             if self._bits
             else self._plain(x, names[0], weight, outputs)
         )
@@ -419,8 +419,8 @@ class Builder:
     def _plain(self, x: str, name: str, weight: Singles, outputs: list[str] | None) -> str:
         return self._node("MatMul", [x, self._weight(f"{name}.weight", weight.T)], outputs)
 
-    def _rounded(self, x: str, name: str, weight: Singles, outputs: list[str] | None) -> str:
-        """Return x W^T of a matrix rounded to 8 or 4 bits."""
+    def _rounded_product(self, x: str, name: str, weight: Singles, outputs: list[str] | None) -> str:
+        """x W^T of a matrix rounded to 8 or 4 bits."""
         bits = 8 if name == self._head() or self._bits is None else self._bits
         codes = rounded(weight, bits)
         product = self._node(
@@ -467,11 +467,11 @@ class Builder:
         return outputs[0]
 
     def _initializers(self) -> list[TensorProto]:
-        """Return the weights' names, types and shapes; the session is given their memory."""
+        """The weights' names, types and shapes; the session is given their memory."""
         return [*(external(name, array) for name, array in self._weights.items()), *self._constants.values()]
 
     def _signature(self) -> tuple[list[Any], list[Any]]:
-        """Return (inputs, outputs) of the graph with their types and shapes."""
+        """(Inputs, outputs) of the graph with their types and shapes."""
         plan = self._plan
         value = helper.make_tensor_value_info
         sequences = self._sequences

@@ -461,14 +461,14 @@ class OnnxLM(OnnxModel):
         session, wide = self.session, self.wide
         raw = tuple(sorted({state for state in states if state != NORMED}))
         if raw:
-            session = self._showing(raw)
+            session = self._session_showing(raw)
             wide = lambda: session  # noqa: E731 - it has both ways of attention
         other._forward = OnnxForward(session, self.plan, states=states, wide=wide, blocks=self.large)
         other._features = FeatureRows(states)
         return other
 
-    def _showing(self, states: States) -> InferenceSession:
-        """Return a session whose graph gives these states too; its weights are in memory once more.
+    def _session_showing(self, states: States) -> InferenceSession:
+        """Its graph gives these states too; its weights are in memory once more.
 
         As outputs of the one graph they would be kept in every forward of every twin.
         """

@@ -99,14 +99,14 @@ def pack_layers(model: Any, width: int | None = None) -> int:
     Args:
         width: of the states that a drafter's body reads instead of ids; it has no output head.
     """
-    layers = [*_packable(model, head_of(model))]
+    layers = [*_packable_layers(model, head_of(model))]
     with _inputs_of(layers) as inputs:
         before = _outputs(model, width) if layers else None
     if before is None:
         return 0
     body = [[layer] for layer in layers if layer is not head_of(model)]
     embedding = getattr(model.get_input_embeddings(), "weight", None)
-    for groups, experts in ((_groups(model, layers, inputs), [*experts_in(model)]), (body, [])):
+    for groups, experts in ((_layers_by_product(model, layers, inputs), [*experts_in(model)]), (body, [])):
         for group in groups:
             _pack(group, embedding)
         for each in experts:
@@ -131,12 +131,12 @@ def fitted(body: Any, width: int) -> Any:
 
 def pack_called(net: nn.Module) -> None:
     """Lay out the linear layers of a net that calls them all and reads no weight by itself."""
-    for layer in [*_packable(net, None)]:
+    for layer in [*_packable_layers(net, None)]:
         _pack([layer], None)
 
 
-def _packable(model: nn.Module, head: Any) -> Iterator[nn.Linear]:
-    """Yield the plain layers that own their weights, and a plain head."""
+def _packable_layers(model: nn.Module, head: Any) -> Iterator[nn.Linear]:
+    """Those that own their weights, and a plain head."""
     if not has_kernels():
         return
     users: dict[int, int] = {}
@@ -153,7 +153,7 @@ def _packable(model: nn.Module, head: Any) -> Iterator[nn.Linear]:
 
 @contextmanager
 def _inputs_of(layers: Sequence[nn.Linear]) -> Iterator[dict[nn.Linear, list[Tensor]]]:
-    """Yield what each layer is given, in the order of the calls, while the context lasts."""
+    """What each layer is given, in the order of the calls, while the context lasts."""
     inputs: dict[nn.Linear, list[Tensor]] = {}
 
     def hear(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -166,10 +166,10 @@ def _inputs_of(layers: Sequence[nn.Linear]) -> Iterator[dict[nn.Linear, list[Ten
         yield inputs
 
 
-def _groups(
+def _layers_by_product(
     model: Any, layers: Sequence[nn.Linear], inputs: dict[nn.Linear, list[Tensor]]
 ) -> list[list[nn.Linear]]:
-    """Return the layers of each product, in the order of their calls.
+    """In the order of their calls.
 
     Together are those of one module that a forward gives one tensor, once. A head that is not called is left
     out: something else multiplies by its weight.

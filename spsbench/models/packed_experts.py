@@ -53,7 +53,7 @@ class PackedExperts(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         plain = memo[id(self)] = nn.Module.__new__(_plain_kind(self))
-        plain.__dict__.update(copy.deepcopy(_plain(self), memo))
+        plain.__dict__.update(copy.deepcopy(_attributes_before_packing(self), memo))
         return plain
 
 
@@ -78,7 +78,7 @@ def pack_experts(experts: nn.Module) -> None:
 
 def unpack_experts(experts: nn.Module) -> None:
     kind = _plain_kind(experts)
-    experts.__dict__ = _plain(experts)
+    experts.__dict__ = _attributes_before_packing(experts)
     experts.__class__ = kind
 
 
@@ -87,8 +87,7 @@ def _plain_kind(experts: nn.Module) -> type[nn.Module]:
     return cast(type[nn.Module], next(kinds))
 
 
-def _plain(experts: nn.Module) -> dict[str, Any]:
-    """Return the attributes as they were before packing."""
+def _attributes_before_packing(experts: nn.Module) -> dict[str, Any]:
     own: Any = experts
     modules, parameters = dict(experts._modules), dict(experts._parameters)
     for name in _names(experts):

@@ -240,8 +240,8 @@ def _target(
     return load(source.target, dtype, device, vocab_size, "--target", backend, threads)
 
 
-def _rollback(model: CausalLM) -> dict[str, Any]:
-    """Return how a running state is rolled back: without planes where they do not fit beside all else."""
+def _rollback_facts(model: CausalLM) -> dict[str, Any]:
+    """Of a running state; without planes where they do not fit beside all else."""
     if model.rolled_back_by == "length":
         return {}
     facts: dict[str, Any] = {}
@@ -253,7 +253,7 @@ def _rollback(model: CausalLM) -> dict[str, Any]:
 
 
 def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
-    """Return what a run records of a model that passes its self-test."""
+    """What a run records of a model that passes its self-test."""
     test = require_exact_rollback(model, part.name)
     built = model.model if isinstance(model, TorchLM) else None
     experts = None if built is None else experts_of(built)
@@ -275,7 +275,7 @@ def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         **({} if experts is None else {"experts": asdict(experts)}),
         **({} if quantised is None else {"quantised": asdict(quantised)}),
         **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),
-        **_rollback(model),
+        **_rollback_facts(model),
         **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
         "self_test": asdict(test),
     }

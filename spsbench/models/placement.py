@@ -140,12 +140,12 @@ class Placement:
         A strategy leaves ``reserved_bytes`` free on the draft's ``device``.
         """
         if self.modules is not None:
-            plain = _disjoint(self.modules, skeleton(target.config))
+            plain = _without_nested(self.modules, skeleton(target.config))
             return {"device_map": plain, "offload_folder": folder}
         from accelerate.utils import get_max_memory
 
         quantised = Precision(dtype).quantise is not None
-        memory = _usable(get_max_memory(), device, reserved_bytes, quantised=quantised)
+        memory = _usable_bytes(get_max_memory(), device, reserved_bytes, quantised=quantised)
         return {"device_map": self.text, "max_memory": memory, "offload_folder": folder}
 
 
@@ -234,13 +234,13 @@ def _require_modules(modules: Modules, model: Any) -> None:
 
 
 def _device_of(name: str, modules: Modules) -> int | str | None:
-    """Return a weight's device: that of the longest module name which it begins with."""
+    """Of a weight: that of the longest module name which it begins with."""
     fitting = [part for part in modules if not part or name == part or name.startswith(f"{part}.")]
     return modules[max(fitting, key=len)] if fitting else None
 
 
-def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
-    """Return the same map without modules inside of others, as accelerate wants it."""
+def _without_nested(modules: Modules, model: Any) -> dict[str, int | str]:
+    """The same map without modules inside of others, as accelerate wants it."""
     device_of: dict[str, int | str] = {}
 
     def walk(part: Any, name: str) -> None:
@@ -262,7 +262,7 @@ def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
 
 
 def _bytes_by_device(modules: Modules, config: Any, precision: Precision) -> dict[torch.device, int]:
-    """Return the bytes of weights on each device; none on disk, and quantised weights on GPUs only."""
+    """Of weights; none on disk, and quantised weights on GPUs only."""
     sizes: dict[torch.device, int] = {}
     model = skeleton(config, DTYPES.get(precision.dtype))
     packed: dict[str, tuple[int, int]] = {}
@@ -276,10 +276,10 @@ def _bytes_by_device(modules: Modules, config: Any, precision: Precision) -> dic
     return sizes
 
 
-def _usable(
+def _usable_bytes(
     memory: dict[Any, int], device: torch.device, reserved_bytes: int = 0, *, quantised: bool = False
 ) -> dict[Any, int]:
-    """Return the free memory of the devices that a strategy may fill, less what is reserved on one.
+    """Free memory of the devices that a strategy may fill, less what is reserved on one.
 
     With ``--device cpu`` these are not GPUs. Quantised weights stay on the kind of device that packed them.
     """

@@ -143,7 +143,7 @@ class Published:
             raise self.damage(f"has {D2T} of the shape {list(shape)}, not {[rows]}")
         stored = self.stored.integers(D2T)
         readings = {"offsets": stored + np.arange(rows), "token ids": stored}
-        faults = {way: _fault_of(ids, vocab_size) for way, ids in readings.items()}
+        faults = {way: _fault_of_vocabulary(ids, vocab_size) for way, ids in readings.items()}
         if T2D in self.stored:
             size = math.prod(self.stored.shape(T2D))
             if size != vocab_size:
@@ -165,8 +165,8 @@ class Published:
         return readings["offsets"], "offsets"
 
 
-def _fault_of(ids: Ints, vocab_size: int) -> str:
-    """Return why rows of an output head cannot stand for these tokens; empty where they can."""
+def _fault_of_vocabulary(ids: Ints, vocab_size: int) -> str:
+    """Why rows of an output head cannot stand for these tokens; empty where they can."""
     if not len(ids):
         return "is empty"
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
@@ -238,7 +238,7 @@ def read_config_file(file: Path, flag: str) -> dict[str, Any] | None:
 
 
 def _weights_of(folder: Path, flag: str) -> StoredWeights:
-    """Return a folder's tensors, of safetensors where it has both."""
+    """Of safetensors where a folder has both."""
     index = folder / INDEX
     if index.is_file():
         entries = (read_config_file(index, flag) or {}).get("weight_map")

@@ -143,7 +143,7 @@ def require_quantisable(
     if precision.quantise == "int4" and device.type == "cuda" and dtype is not torch.bfloat16:
         why = f"int4 over CUDA computes in bfloat16 alone, not in {str(dtype).removeprefix('torch.')}."
         raise UsageError(why, flag=flag, remedy="Add --dtype bfloat16, or use int8.")
-    if not _layers(skeleton(config), precision.quantise, device):
+    if not _quantised_layers(skeleton(config), precision.quantise, device):
         raise UsageError(
             f"{name} ({config.model_type}) has no linear layer that torchao can quantise to "
             f"{precision.quantise}.",
@@ -159,11 +159,11 @@ def loading_settings(config: Any, precision: Precision, device: torch.device) ->
 
     model = skeleton(config)
     kept = _unquantised_modules(model)
-    quantised = _layers(model, precision.quantise, device)
+    quantised = _quantised_layers(model, precision.quantise, device)
     others = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     left = [name for name in others if name not in quantised]
     config_of_quantiser = TorchAoConfig(
-        _scheme(precision.quantise, device), modules_to_not_convert=[*kept, *left]
+        _torchao_settings(precision.quantise, device), modules_to_not_convert=[*kept, *left]
     )
     placed = {} if device.type == "cpu" else {"device_map": {"": device}}
     return {"quantization_config": config_of_quantiser, **placed}
@@ -174,9 +174,11 @@ def quantise_built(model: Any, precision: Precision, device: torch.device) -> No
     assert precision.quantise is not None
     from torchao.quantization import quantize_
 
-    chosen = _layers(model, precision.quantise, device)
+    chosen = _quantised_layers(model, precision.quantise, device)
     with torch.no_grad():
-        quantize_(model, _scheme(precision.quantise, device), filter_fn=lambda part, name: name in chosen)
+        quantize_(
+            model, _torchao_settings(precision.quantise, device), filter_fn=lambda part, name: name in chosen
+        )
     mark(model, precision.quantise)
 
 
@@ -195,7 +197,7 @@ def packed_bytes(
     """Return each quantised matrix's bytes by name: (before, with ``width`` bytes a weight; after)."""
     assert precision.quantise is not None
     bytes_of = {}
-    for name, part in _layers(model, precision.quantise, device).items():
+    for name, part in _quantised_layers(model, precision.quantise, device).items():
         rows, columns = part.weight.shape
         if precision.quantise == "int8":
             packed = rows * columns + rows * (_SCALE_BYTES + 1)  # a scale and an offset a row
@@ -205,8 +207,7 @@ def packed_bytes(
     return bytes_of
 
 
-def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.Linear]:
-    """Return the linear layers that are quantised, by name."""
+def _quantised_layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.Linear]:
     from transformers.quantizers.quantizers_utils import should_convert_module
 
     kept = _unquantised_modules(model)
@@ -221,15 +222,15 @@ def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.
 
 
 def _unquantised_modules(model: Any) -> list[str]:
-    """Return the modules that transformers leaves unquantised: embedding, head, what must stay in float32."""
+    """By transformers: embedding, head, what must stay in float32."""
     from transformers.quantizers.base import HfQuantizer
 
     kept: list[str] = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
     return kept
 
 
-def _scheme(quantise: str, device: torch.device) -> Any:
-    """Return torchao's settings for it, without those for compilation, which hold for the whole process."""
+def _torchao_settings(quantise: str, device: torch.device) -> Any:
+    """Without those for compilation, which hold for the whole process."""
     from torchao.quantization import Int8WeightOnlyConfig
 
     if quantise == "int8":

@@ -190,12 +190,12 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
         recurrences = sum(state is not None for state in states)
         steps = [len(each) for each in self.stepped]
         return (not recurrences or (recurrences == 1 and bool(steps) and set(steps) == {block})) and all(
-            state is None or self._inputs(index, block) is not None
+            state is None or self._inputs_of_block(index, block) is not None
             for index, state in self.conv_states.items()
         )
 
-    def _inputs(self, index: int, block: int) -> Tensor | None:
-        """Return the convolution's inputs where there is one for each token of the block."""
+    def _inputs_of_block(self, index: int, block: int) -> Tensor | None:
+        """Of the convolution, where there is one for each token of the block."""
         whole, size = self._blocks.get(index), self.conv_kernel_size[index]
         return whole if whole is not None and whole.shape[-1] == size + block else None
 
@@ -397,7 +397,7 @@ class StateCache:
         self.held.was_read()
         self.length, self._fresh = end, True
         if not self._counted:
-            self.state_bytes, self._counted = _bytes([part.snapshot() for part in self._parts]), True
+            self.state_bytes, self._counted = _tensor_bytes([part.snapshot() for part in self._parts]), True
 
     def _require_rows(self) -> None:
         """Refuse to go on with a row too many or too few: in half precision the logits would not tell."""
@@ -456,13 +456,12 @@ class StateCache:
         self._marks.clear()
 
 
-def _bytes(snapshot: Any) -> int:
-    """Return the bytes of all tensors within a snapshot."""
+def _tensor_bytes(snapshot: Any) -> int:
     if isinstance(snapshot, Tensor):
         return snapshot.nbytes
     if isinstance(snapshot, Mapping):
         snapshot = list(snapshot.values())
-    return sum(map(_bytes, snapshot)) if isinstance(snapshot, (list, tuple)) else 0
+    return sum(map(_tensor_bytes, snapshot)) if isinstance(snapshot, (list, tuple)) else 0
 
 
 def keeps_states(config: Any) -> bool:

@@ -154,7 +154,7 @@ class RewindCache(Cache):  # type: ignore[misc]
 
 
 def _with_room(buffer: Tensor, held: int, wanted: int) -> Tensor:
-    """Return a buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
+    """It starts with the ``held`` tokens of ``buffer`` and has room for ``wanted``."""
     if wanted <= buffer.shape[2]:
         return buffer
     batch, heads, _, width = buffer.shape

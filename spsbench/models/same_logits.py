@@ -70,7 +70,7 @@ def require_same_logits(
     Raises:
         UnavailableError: the largest difference is beyond rounding.
     """
-    key = source.key(_version())  # another graph may give another answer
+    key = source.key(_hash_of_sources())  # another graph may give another answer
     kept = kept_answer(KIND, key) or {}
     if isinstance(difference := kept.get("difference"), float) and isinstance(kept.get("tokens"), int):
         comparison = Compared(difference, kept["tokens"])
@@ -93,8 +93,8 @@ def require_same_logits(
 
 
 @cache
-def _version() -> str:
-    """Return a hash of the modules that build and run the graph."""
+def _hash_of_sources() -> str:
+    """Of the modules that build and run the graph."""
     folder = Path(__file__).parent
     digest = hashlib.sha256()
     for name in _SOURCES:

@@ -221,7 +221,7 @@ class _T5Builder(Builder):
         return self._normed(state, added, f"{self._half}.final_layer_norm.weight", "states")[1]
 
     def _blocks(self, number: int) -> list[Any]:
-        """Return what a layer's parts add to the residual stream, in order: functions of (input, prefix)."""
+        """What a layer's parts add to the residual stream, in order: functions of (input, prefix)."""
         raise NotImplementedError
 
     def _feed_forward(self, x: str, prefix: str) -> str:
@@ -261,8 +261,8 @@ class _T5Builder(Builder):
         across = self._node("Transpose", [by_query], perm=[2, 0, 1])
         self._node("Unsqueeze", [across, self._constant("first", np.array([0]))], [_BIAS])
 
-    def _count(self, x: str) -> str:
-        """Return the number [] of tokens of [1, n, hidden]."""
+    def _token_count(self, x: str) -> str:
+        """[] of [1, n, hidden]."""
         shape = self._node("Shape", [x])
         return self._node("Gather", [shape, self._constant("tokens_axis", np.array(1))], axis=0)
 
@@ -273,8 +273,8 @@ class _EncoderBuilder(_T5Builder):
     _half = "encoder"
 
     def graph(self) -> Graph:
-        self._position_bias("zero", self._count("hidden"), -self._whole.far)
-        states = self._layers("hidden")
+        self._position_bias("zero", self._token_count("hidden"), -self._whole.far)
+        states = self._final_states("hidden")
         for number in range(self._whole.decoder.layers):
             for kind in ("key", "value"):
                 self._crossed(states, number, kind)
@@ -282,7 +282,7 @@ class _EncoderBuilder(_T5Builder):
         return self._made(inputs, _crossed_infos(self._whole))
 
     def _crossed(self, states: str, number: int, kind: str) -> None:
-        """Return keys or values of a decoder layer's cross-attention, head by head."""
+        """Keys or values of a decoder layer's cross-attention, head by head."""
         plan = self._plan
         flat = self._matrix(states, [f"decoder.block.{number}.layer.1.EncDecAttention.{kind[0]}"])
         name = f"crossed_{kind}_{number}"
@@ -306,7 +306,7 @@ class _DecoderBuilder(_T5Builder):
 
     def graph(self) -> Graph:
         total = self._node("Cast", ["total"], to=TensorProto.INT64)
-        self._position_bias(self._node("Sub", [total, self._count("hidden")]), total, 0)
+        self._position_bias(self._node("Sub", [total, self._token_count("hidden")]), total, 0)
         return super().graph()
 
     def _blocks(self, number: int) -> list[Any]:

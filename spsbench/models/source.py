@@ -39,7 +39,7 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
     try:
         content = json.loads(read_file(file))
         parts = {part: content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}
-        grown = {part: _most_growth(rules) for part, rules in parts.items()}
+        grown = {part: _most_characters_of_one(rules) for part, rules in parts.items()}
         grown["post_processor"] = _most_added_tokens(content.get("post_processor"))
         padding = content.get("padding") or {}
         fixed = padding.get("strategy")
@@ -54,12 +54,11 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
             raise too_much(name, flag, f"the {part} of its {file.name} makes {factor:,} of one", _MOST_GROWTH)
 
 
-def _most_growth(rules: Any) -> int:
-    """Return how many characters one may become, at most."""
+def _most_characters_of_one(rules: Any) -> int:
     if isinstance(rules, list):
         product = 1
         for rule in rules:
-            product *= min(_most_growth(rule), 10 * _MOST_GROWTH)
+            product *= min(_most_characters_of_one(rule), 10 * _MOST_GROWTH)
             if product > _MOST_GROWTH:
                 break
         return product
@@ -73,11 +72,10 @@ def _most_growth(rules: Any) -> int:
         return -(-added // len(literal)) or 1 if literal else 1 + added
     if rules.get("type") == "Prepend":
         return 1 + len(str(rules.get("prepend", "")))
-    return _most_growth([value for value in rules.values() if isinstance(value, (list, Mapping))])
+    return _most_characters_of_one([value for value in rules.values() if isinstance(value, (list, Mapping))])
 
 
 def _most_added_tokens(rules: Any) -> int:
-    """Return how many tokens are added to a text, at most."""
     if isinstance(rules, list):
         return sum(map(_most_added_tokens, rules))
     if not isinstance(rules, Mapping):

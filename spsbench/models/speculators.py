@@ -236,7 +236,7 @@ def _slides(layer: Mapping[str, Any]) -> bool:
 
 
 def _layer_shapes(published: Published, layer: Mapping[str, Any]) -> dict[str, Shape]:
-    """Return the shapes of the layers' tensors and of the norm after them; nothing is allocated."""
+    """Of the layers' tensors and of the norm after them; nothing is allocated."""
     try:
         with torch.device("meta"):
             body = eagle3_body(config_of_layers(layer), before_residual=False)

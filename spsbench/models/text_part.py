@@ -46,10 +46,12 @@ def class_of(config: Any) -> Any | None:
 
     kind = type(config)
     if config.is_encoder_decoder:
-        return _first(AutoModelForSeq2SeqLM, kind)
-    causal, whole = _first(AutoModelForCausalLM, kind), _first(AutoModelForImageTextToText, kind)
-    if causal is not None and not (whole is not None and _names_another(causal, config)):
-        return without_towers(causal) if has_towers(config) and _takes(causal, config) else causal
+        return _class_in(AutoModelForSeq2SeqLM, kind)
+    causal, whole = _class_in(AutoModelForCausalLM, kind), _class_in(AutoModelForImageTextToText, kind)
+    if causal is not None and not (whole is not None and _names_otherwise(causal, config)):
+        return (
+            without_towers(causal) if has_towers(config) and _takes_whole_config(causal, config) else causal
+        )
     return None if whole is None else without_towers(whole)
 
 
@@ -82,8 +84,7 @@ def reads_both_ways(config: Any) -> bool:
     return is_encoder and (type(config) in AutoModelForMaskedLM._model_mapping)
 
 
-def _first(auto: Any, kind: type) -> Any | None:
-    """Return the class that a mapping of transformers names for a kind of configuration."""
+def _class_in(auto: Any, kind: type) -> Any | None:
     mapping = getattr(auto, "_model_mapping", None)
     if mapping is None:  # a release without this private name: the class chooses by itself
         return auto
@@ -93,19 +94,18 @@ def _first(auto: Any, kind: type) -> Any | None:
     return classes[0] if isinstance(classes, (list, tuple)) else classes
 
 
-def _takes(model_class: Any, config: Any) -> bool:
-    """Return whether a class is built from the whole configuration, not from its text's."""
+def _takes_whole_config(model_class: Any, config: Any) -> bool:
     return isinstance(config, model_class.config_class)
 
 
-def _names_another(causal: Any, config: Any) -> bool:
-    """Return whether a checkpoint of the whole names tensors as the class of text alone does not read them.
+def _names_otherwise(causal: Any, config: Any) -> bool:
+    """Whether a checkpoint of the whole names tensors as the class of text alone does not read them.
 
     Such a class is read where transformers declares how names are converted (Qwen3.5).
     """
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping as conversions
 
-    if _takes(causal, config) or not has_towers(config):
+    if _takes_whole_config(causal, config) or not has_towers(config):
         return False
     names = (causal.__name__, config.get_text_config().model_type)
     return not any(conversions(name) for name in names)
@@ -246,7 +246,7 @@ def cut_towers(model: Any) -> tuple[str, ...]:
 
 
 def _decoder_of(model: Any) -> Any:
-    """Return the language model within a model of images and text."""
+    """The language model within a model of images and text."""
     decoder = model.get_decoder()
     return None if decoder is model or decoder is _embeddings(model, "output") else decoder
 

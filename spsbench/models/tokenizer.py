@@ -111,7 +111,7 @@ class Tokenizer:
         return text
 
     def _special_marks(self) -> dict[int, str]:
-        """Return marks of a thought that the tokenizer leaves out of texts, by their ids."""
+        """Of a thought, by their ids: those that the tokenizer leaves out of texts."""
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         special = {str(token): number for number, token in added.items() if token.special}
         known = [each.tokens for each in (*THOUGHT_MARKS, HARMONY) if special.keys() >= {*each.tokens}]
@@ -248,7 +248,7 @@ class Tokenizer:
         """Return which of tools, calls of tools and names the template does not write: text is the same
         without."""
         put, found = self._put(messages), list[str]()
-        parts = list(_without(put, tools))
+        parts = list(_parts_left_out(put, tools))
         try:
             written = self._rendered(put, add_generation_prompt=True, **_tools(tools)) if parts else ""
         except Exception:  # a template may raise an exception of any type: what it refuses it looks at
@@ -311,10 +311,10 @@ def _tools(tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {TOOLS: list(tools)} if tools else {}
 
 
-def _without(
+def _parts_left_out(
     messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[str, tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]]]:
-    """Yield each part that is there, and messages and tools without it."""
+    """Each part that is there, with messages and tools without it."""
     if tools:
         yield TOOLS, (messages, ())
     for part in PARTS:

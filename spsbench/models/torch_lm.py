@@ -46,7 +46,7 @@ def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
 
 
 def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.ModuleList]:
-    """Return (path, list) of the decoder layers: the one outermost list of the configured length."""
+    """(path, list) of the decoder layers: the one outermost list of the configured length."""
     lists = [
         (path, part)
         for path, part in model.named_modules()
@@ -146,7 +146,7 @@ class TorchLM(CausalLM):
         if self._features is None:
             return forward()
         start, states = self.length, self._features.states
-        with _states(self.model, states) as heard:
+        with _states_heard(self.model, states) as heard:
             logits = forward()
         # One forward, or one for each token.
         self._features.write(start, [torch.cat(heard[state], 1)[0] for state in states])
@@ -331,7 +331,7 @@ class BodyOnce:
 
 
 def _rows_of(output: Any, part: slice) -> Any:
-    """Return a body's output with some rows of its last hidden states [1, n, hidden]."""
+    """A body's output with some rows of its last hidden states [1, n, hidden]."""
     if isinstance(output, tuple):
         return (output[0][:, part], *output[1:])
     some = copy.copy(output)
@@ -340,8 +340,8 @@ def _rows_of(output: Any, part: slice) -> Any:
 
 
 @contextmanager
-def _states(model: Any, states: States) -> Iterator[dict[int, list[Tensor]]]:
-    """Yield hidden states by their ids, [1, n, hidden] of each forward that runs while the block lasts.
+def _states_heard(model: Any, states: States) -> Iterator[dict[int, list[Tensor]]]:
+    """By their ids, [1, n, hidden] of each forward that runs while the block lasts.
 
     All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone. What the body hands over
     is state ``NORMED``; state k > 0 is the output of the k-th layer, state 0 what the first one gets.
@@ -391,7 +391,7 @@ def _require_states(model: Any, states: States, flag: str) -> None:
     if head is not None and body_of(model) is not model:
         hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))
         try:
-            with torch.inference_mode(), _states(model, (NORMED,)) as heard:
+            with torch.inference_mode(), _states_heard(model, (NORMED,)) as heard:
                 model(input_ids=ids, use_cache=False)
         finally:
             hook.remove()
@@ -405,12 +405,12 @@ def _require_states(model: Any, states: States, flag: str) -> None:
 
 
 def _shows_layers(model: Any, states: Sequence[int], ids: Tensor) -> bool:
-    """Return whether what is heard of the layers is what transformers calls their hidden states."""
+    """Whether what is heard of the layers is what transformers calls their hidden states."""
     count = text_config(model.config).num_hidden_layers
     layers = getattr(body_of(model), "layers", None)
     if not isinstance(layers, nn.ModuleList) or len(layers) != count:
         return False
-    with torch.inference_mode(), _states(model, (*states, NORMED)) as heard:
+    with torch.inference_mode(), _states_heard(model, (*states, NORMED)) as heard:
         told = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
     if told is None or len(told) != count + 1 or set(heard) != {*states, NORMED}:
         return False

@@ -236,7 +236,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
 
 
 def _field(told: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Return a value of a description; ValueError if it is not there or of another type."""
+    """ValueError if it is not there or of another type."""
     value = told.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} is {as_typed(value)}")

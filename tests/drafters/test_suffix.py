@@ -59,7 +59,7 @@ def test_it_follows_another_text(other: list[int], text: list[int]) -> None:
 
 def test_the_comparison_sees_states_that_are_not_split() -> None:
     class Unsplit(SuffixAutomaton):
-        def _exact(self, at: int, token: int) -> int:
+        def _own_successor(self, at: int, token: int) -> int:
             return self._next[at][token]
 
     text = [0, 1, 1, 2, 1, 1, 0, 1, 2, 2]

@@ -99,7 +99,7 @@ def test_layers_with_one_graph_are_compiled_once(operators: list[GraphModule]) -
     ("kinds", "length"), [("a" * 30, 6), ("a" * 28, 4), ("a" * 7, 3), ("aaab" * 6, 4), ("abcdefg", 6)]
 )
 def test_few_programs_are_compiled_and_called(kinds: str, length: int) -> None:
-    assert compiled._length(kinds) == length
+    assert compiled._layers_of_program(kinds) == length
 
 
 def test_a_hook_hears_what_each_layer_gives(operators: list[GraphModule]) -> None:

@@ -215,4 +215,4 @@ def test_without_a_driver_to_ask_the_facts_are_what_torch_knows(monkeypatch: pyt
 
 @pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8907, "8.9.7"), (None, None)])
 def test_cudnn_goes_by_its_version(number: int | None, text: str | None) -> None:
-    assert devices._version(number) == text
+    assert devices._cudnn_version(number) == text

@@ -79,7 +79,7 @@ def test_bandwidth_is_bytes_over_the_best_time(monkeypatch: pytest.MonkeyPatch) 
         sizes.append(data.nbytes)
         return next(seconds)
 
-    monkeypatch.setattr(memory, "_seconds", timed)
+    monkeypatch.setattr(memory, "_seconds_of_sum", timed)
     monkeypatch.setattr(memory, "cache_bytes", lambda device: 1 << 20)
     found = memory.measured_bandwidth(torch.device("cpu"))
     assert found == sizes[0] / 0.2
@@ -90,7 +90,7 @@ def test_without_memory_bandwidth_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
     def full(data: torch.Tensor) -> float:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(memory, "_seconds", full)
+    monkeypatch.setattr(memory, "_seconds_of_sum", full)
     assert memory.measured_bandwidth(torch.device("cpu")) is None
 
 
@@ -170,4 +170,4 @@ def test_of_a_gpu_many_sums_share_one_launch(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("torch.cuda.current_stream", "of {}".format)
     monkeypatch.setattr("torch.sum", sums.append)
     data = SimpleNamespace(device=torch.device("cuda:1"))
-    assert memory._seconds(data) == pytest.approx(120e-6, rel=0.01)  # type: ignore[arg-type]
+    assert memory._seconds_of_sum(data) == pytest.approx(120e-6, rel=0.01)  # type: ignore[arg-type]

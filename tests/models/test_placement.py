@@ -20,7 +20,7 @@ from spsbench.models import placement
 from spsbench.models.causal_lm import skeleton
 from spsbench.models.memory import weight_bytes, weights_of
 from spsbench.models.pair import Pair, load_pair
-from spsbench.models.placement import PlacedLM, Placement, _disjoint, _usable
+from spsbench.models.placement import PlacedLM, Placement, _usable_bytes, _without_nested
 from spsbench.runner.engines import EngineFactory, require_placeable
 from spsbench.testing import FakeClock
 
@@ -107,18 +107,18 @@ def test_every_engine_writes_the_same_text(checkpoint: Path, draft: Path, tmp_pa
 
 
 def test_a_map_is_taken_apart_where_parts_of_a_module_go_elsewhere(tied: Any) -> None:
-    found = _disjoint(SPLIT, skeleton(tied.config))
+    found = _without_nested(SPLIT, skeleton(tied.config))
     assert found["model.layers.0"] == found["model.layers.2.mlp"] == found["lm_head"] == "cpu"
     assert found["model.layers.1"] == found["model.layers.2.self_attn"] == "disk"
     assert not any(one != other and other.startswith(f"{one}.") for one in found for other in found)
-    assert _disjoint({"": "cpu"}, skeleton(tied.config)) == {"": "cpu"}
+    assert _without_nested({"": "cpu"}, skeleton(tied.config)) == {"": "cpu"}
 
 
 def test_a_strategy_leaves_room_for_the_draft() -> None:
     free = {0: 100, 1: 50, "cpu": 500}
-    assert _usable(free, torch.device("cuda"), 30) == {0: 70, 1: 50, "cpu": 500}
-    assert _usable(free, torch.device("cuda:1"), 60) == {0: 100, 1: 0, "cpu": 500}
-    assert _usable(free, CPU, 60) == {"cpu": 440}
+    assert _usable_bytes(free, torch.device("cuda"), 30) == {0: 70, 1: 50, "cpu": 500}
+    assert _usable_bytes(free, torch.device("cuda:1"), 60) == {0: 100, 1: 0, "cpu": 500}
+    assert _usable_bytes(free, CPU, 60) == {"cpu": 440}
 
 
 def test_a_device_that_cannot_hold_its_part_is_refused(
@@ -207,9 +207,11 @@ def test_a_placement_is_its_map_and_not_its_file(tmp_path: Path) -> None:
 def test_a_strategy_fills_only_what_may_be_used() -> None:
     free: dict[Any, int] = {0: 100, 1: 50, "cpu": 500}
     gpu = torch.device("cuda")
-    assert _usable(free, gpu, quantised=False) == free
-    assert _usable(free, gpu, quantised=True) == {0: 100, 1: 50}
-    assert _usable(free, CPU, quantised=False) == _usable(free, CPU, quantised=True) == {"cpu": 500}
+    assert _usable_bytes(free, gpu, quantised=False) == free
+    assert _usable_bytes(free, gpu, quantised=True) == {0: 100, 1: 50}
+    assert (
+        _usable_bytes(free, CPU, quantised=False) == _usable_bytes(free, CPU, quantised=True) == {"cpu": 500}
+    )
 
 
 def test_quantised_weights_are_counted_as_they_are_packed(

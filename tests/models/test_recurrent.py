@@ -18,7 +18,7 @@ from spsbench.base.other_layers import slower_than_asked
 from spsbench.base.records import SamplingParams
 from spsbench.models import pair, recurrent
 from spsbench.models.causal_lm import require_exact_rollback, self_test
-from spsbench.models.pair import _rollback
+from spsbench.models.pair import _rollback_facts
 from spsbench.models.recurrent import PLANES, REPLAY, StateCache, StateLayer, state_bytes_of
 from spsbench.models.rewind import RewindLayer
 from spsbench.models.source import ModelSource, find, require_generative, require_rollback
@@ -81,9 +81,9 @@ def test_states_are_counted_before_a_weight_is_loaded(architecture: str) -> None
 def test_states_that_do_not_fit_are_read_again_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lm_of("qwen3.5")
     assert self_test(model).worst < EXACT
-    assert "slower_than_asked" not in _rollback(model)
+    assert "slower_than_asked" not in _rollback_facts(model)
     monkeypatch.setattr(pair, "available_bytes", lambda device: 15 * model.state_bytes)
-    found = _rollback(model)
+    found = _rollback_facts(model)
     assert found["rollback"] == REPLAY
     sentence = " ".join(slower_than_asked({"target": found, "draft": {}}))
     assert sentence.startswith(

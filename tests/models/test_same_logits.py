@@ -91,7 +91,7 @@ def test_it_is_compared_once_and_again_where_the_code_is_another(
     loaded(untied)
     loaded(untied)
     assert len(seen) == 1
-    monkeypatch.setattr(same_logits, "_version", lambda: "another")
+    monkeypatch.setattr(same_logits, "_hash_of_sources", lambda: "another")
     loaded(untied)
     assert len(seen) == 2
 

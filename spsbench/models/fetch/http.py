@@ -63,7 +63,7 @@ class PipSettings:
 def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
     """Read pip's configuration; a file that cannot be read is passed over, as it concerns pip first."""
     settings: dict[str, str] = {}
-    for file in _files(environ):
+    for file in _pip_files(environ):
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
@@ -93,8 +93,8 @@ def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
     )
 
 
-def _files(environ: Mapping[str, str]) -> list[Path]:
-    """Yield the files that pip reads, the weakest first; they need not exist."""
+def _pip_files(environ: Mapping[str, str]) -> list[Path]:
+    """Of settings, the weakest first; they need not exist."""
     named = environ.get("PIP_CONFIG_FILE")
     home = Path.home()
     name = "pip.conf"
@@ -238,7 +238,7 @@ class Http:
                 kind = response.headers.get("Content-Type", "")
                 yield Response(response.url, begins, kind, response.iter_content(CHUNK))
         except requests.RequestException as error:
-            raise Unreachable(f"{host_of(url)}: {_reason(error)}") from error
+            raise Unreachable(f"{host_of(url)}: {_short_reason(error)}") from error
 
     def download(self, url: str, wanted: Stored) -> Path:
         """Fetch a file into the cache, where its hash is checked; the caller removes it."""
@@ -338,8 +338,8 @@ _REASONS = (
 )
 
 
-def _reason(error: Exception) -> str:
-    """Return a short reason: requests' own messages have a hundred words."""
+def _short_reason(error: Exception) -> str:
+    """requests' own messages have a hundred words."""
     return next((words for kind, words in _REASONS if isinstance(error, kind)), first_line(error)[:80])
 
 
@@ -366,7 +366,7 @@ class Listed:
 def find_file(package: str, file: str, http: Http) -> tuple[Listed | None, list[str]]:
     """Find a file of a package in ``find-links`` or an index; return it and the problems on the way."""
     problems: list[str] = []
-    matches = (each for each in _files_of(package, http, problems) if each.name == file)
+    matches = (each for each in _offered_files(package, http, problems) if each.name == file)
     return next(matches, None), problems
 
 
@@ -379,7 +379,7 @@ def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[l
     here = platform.python_version()
     problems = list[str]()
     versions: set[Version] = set()
-    for file in _files_of(package, http, problems):
+    for file in _offered_files(package, http, problems):
         try:
             if sources:
                 name, version = parse_sdist_filename(file.name)
@@ -396,20 +396,19 @@ def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[l
     return [str(version) for version in sorted(versions, reverse=True)], problems
 
 
-def _files_of(package: str, http: Http, problems: list[str]) -> Iterator[Listed]:
-    """Yield files of a package, and perhaps others, from ``find-links`` first, then from every index."""
+def _offered_files(package: str, http: Http, problems: list[str]) -> Iterator[Listed]:
+    """Of a package, and perhaps of others: from ``find-links`` first, then from every index."""
     for place in http.settings.find_links:
         path = Path(place.removeprefix("file://")).expanduser()
         if path.is_dir():
             yield from (Listed(each.absolute().as_uri()) for each in sorted(path.iterdir()))
         elif urlsplit(place).scheme in ("http", "https", "file"):
-            yield from _listed(place, http, problems)
+            yield from _files_on(place, http, problems)
     for index in http.settings.indexes:
-        yield from _listed(f"{index.rstrip('/')}/{canonicalize_name(package)}/", http, problems)
+        yield from _files_on(f"{index.rstrip('/')}/{canonicalize_name(package)}/", http, problems)
 
 
-def _listed(page: str, http: Http, problems: list[str]) -> list[Listed]:
-    """Yield the files that a page lists."""
+def _files_on(page: str, http: Http, problems: list[str]) -> list[Listed]:
     try:
         with http.open(page, accept=_ACCEPT, within_s=_PAGE_S, most=_PAGE_BYTES) as answer:
             text = b"".join(answer.chunks).decode("utf-8", "replace")

@@ -87,7 +87,7 @@ def _continue(part: HubFile) -> None:
         with part.incomplete.open("ab") as file:
             http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=part.bytes)
     except Exception as error:  # whatever the HTTP library raises
-        if _is_final(error):
+        if _fails_again(error):
             raise
         failed = failure_of(error)
         reason = failed.message if failed else first_line(error).rstrip(".")
@@ -97,8 +97,8 @@ def _continue(part: HubFile) -> None:
         raise UnavailableError(why, remedy=remedy) from error
 
 
-def _is_final(error: Exception) -> bool:
-    """Return whether a later command would fail again: a refusal, a login page, this machine's disk."""
+def _fails_again(error: Exception) -> bool:
+    """Whether a later command would: a refusal, a login page, this machine's disk."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
@@ -128,13 +128,13 @@ def main() -> None:
         for received in as_completed([pool.submit(receive, part) for part in parts]):
             received.result()
     except Exception as error:
-        sys.stdout.buffer.write(pickle.dumps(_portable(error)))
+        sys.stdout.buffer.write(pickle.dumps(_picklable_causes(error)))
         sys.stdout.flush()
     os._exit(0)  # the other threads are left where they are
 
 
-def _portable(error: Exception) -> list[BaseException]:
-    """Return the error and its causes without those that cannot be pickled."""
+def _picklable_causes(error: Exception) -> list[BaseException]:
+    """With the error itself as the first."""
     portable = list[BaseException]()
     for cause in causes_of(error):
         with suppress(Exception):
