@@ -578,7 +578,7 @@ def _at_temperature(
     written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The alphas at one temperature, and the K that theory chooses; a K chosen before is kept."""
-    from spsbench.parts.whatif.replay.alphas import draft_costs, overlaps
+    from spsbench.parts.paper.alphas import draft_costs, overlaps
 
     sampling: SamplingParams = written.sampling
     measured = overlaps(written.texts, pairs, sampling)

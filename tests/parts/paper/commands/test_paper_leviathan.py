@@ -17,9 +17,9 @@ import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.base.errors import UsageError
 from spsbench.config import load_paper, resolve
 from spsbench.law.theory import walltime_factor
+from spsbench.parts.paper import alphas
 from spsbench.parts.paper import command as paper
 from spsbench.parts.paper.command import PaperOptions, PaperStudy, chosen_k, setup_of, study_of
-from spsbench.parts.whatif.replay import alphas
 
 PAPER = ("paper", "--of", "leviathan")
 SMALL = (

@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.base.records import SamplingParams
 from spsbench.config import ModelRef, PairConfig
 from spsbench.models.pair import Pair, find_pair, load_pair
-from spsbench.parts.whatif.replay.alphas import BIGRAM, UNIGRAM, draft_costs, overlaps
+from spsbench.parts.paper.alphas import BIGRAM, UNIGRAM, draft_costs, overlaps
 from spsbench.parts.whatif.replay.texts import TargetText
 
 V = 4

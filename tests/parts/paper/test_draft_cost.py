@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spsbench.base.records import Generation, Loop, Request, SamplingParams
-from spsbench.parts.whatif.replay import alphas
-from spsbench.parts.whatif.replay.alphas import draft_costs
+from spsbench.parts.paper import alphas
+from spsbench.parts.paper.alphas import draft_costs
 from spsbench.parts.whatif.replay.texts import TargetText
 
 TEXTS = [TargetText("a", 0, (1, 2), (3,)), TargetText("b", 0, (2,), (3,))]
