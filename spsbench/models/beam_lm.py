@@ -2,7 +2,7 @@
 
 Batch size 1: the prompt is cached once for all branches, every token of the tree has one column after it, and
 a mask lets each token attend to the prompt and to its own ancestors. Positions are by depth. Other layouts
-and why this one: docs/decisions.md (0038).
+and why this one: docs/decisions.md, 0038.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _MOST_ROWS_KEPT = 66
 """The pending token and a tree of 65."""
 
 LONG, SEVERAL = 512, 2
-"""From so many cached tokens and rows on matrix products are the faster attention; see docs/decisions.md (0016)."""
+"""From so many cached tokens and rows on, products are the faster attention: docs/decisions.md, 0016."""
 
 
 Bound = tuple[Any, Singles, Tensor, list[Tensor], "_Placed | None"]
