@@ -200,7 +200,7 @@ def _refuse_processing_in_other_engines(config: RunConfig, arms: Sequence[Arm]) 
     others = [name for name in config.engines if name != EAGER]
     if process is not None and others:
         raise UsageError(
-            f"{process.described}: the engine {others[0]} is not made to apply it.",
+            f"{process.described}: the engine {others[0]} does not apply it.",
             flag="--engine",
             remedy=f"Run {EAGER}, or leave it out; spsbench audit asks engines for it.",
         )
@@ -415,10 +415,10 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
         why = f"the policy {arm.policy} ends each draft at a length of its own"
         remedy = "Leave --policy out."
     elif speculative and kind.outlives(arm.drafter):
-        why = f"the drafter {arm.drafter} remembers what was written in a row"
+        why = f"the drafter {arm.drafter} keeps what earlier sequences taught it"
         remedy = "Let it forget with each sequence."
     elif speculative and shape_in(arm.drafter) is not None:
-        why = "a tree is of one"
+        why = "a tree of drafts is for one sequence"
         remedy = "Draft chains."
     elif arm.sampling.history is not None:
         why = f"{arm.sampling.described} depends on the tokens before"

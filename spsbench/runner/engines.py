@@ -173,7 +173,7 @@ def require_placeable(arms: Sequence[Arm]) -> None:
             raise UsageError(why, flag="--device-map", remedy="Leave it out, or leave --tree out.")
         if arm.engine not in (EAGER, GRAPHED, GENERATE):  # a graphed arm falls back to the engine eager
             remedy = f"Leave it out, or use the engines {EAGER} and {GENERATE}."
-            raise UsageError(f"{arm.engine} knows one device.", flag="--device-map", remedy=remedy)
+            raise UsageError(f"{arm.engine} runs on one device.", flag="--device-map", remedy=remedy)
 
 
 class EngineFactory:

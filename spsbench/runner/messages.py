@@ -19,14 +19,14 @@ NO_PROOF = "--no-proof leaves them out."
 READ_LESS = "Fewer --max-new-tokens or a smaller --batch leaves room for it."
 """The remedy of an output that is too long to be read again."""
 
-SHARED_COUNTERS = "workers share machines, whose counters cannot separate them"
-ONE_DEVICE_COUNTED = "a device map puts the target on devices of which one alone is counted"
+SHARED_COUNTERS = "workers share machines, whose energy counters cannot separate them"
+ONE_DEVICE_COUNTED = "a device map puts the target on several devices, and energy is counted for one alone"
 
 CUDA_GRAPHS_NEED_CUDA = "CUDA graphs need a CUDA device"
 SEVERAL_DEVICES = "the target lies on several devices"
 ENCODER_DECODER = "the target is an encoder-decoder"
 
-OTHER_TOKENS = "timed again, it wrote other tokens from the same seed"
+OTHER_TOKENS = "repeated, it generated different tokens from the same seed"
 RULE_NOT_REPORTED = "not reported by the engine"
 GREEDY_TOKENS_ARE_BEST = "greedy: each token is the target's best, or tied with it but for rounding"
 
@@ -137,7 +137,7 @@ class ClaimRefuted(Message):
     finding: str
 
     def __str__(self) -> str:
-        return f"{self.arm} claims to be lossless and is not, so it is called lossy: {self.finding}."
+        return f"{self.arm} claims to be lossless and is not, so it is reported as lossy: {self.finding}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class ClaimUntested(Message):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.arm} claims to be lossless, and that was not tested: {self.reason}."
+        return f"{self.arm} claims to be lossless, which was not tested: {self.reason}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class FewThreads(Message):
     def __str__(self) -> str:
         noun = "thread" if self.threads == 1 else "threads"
         return (
-            f"{self.threads} {noun} where {self.suitable} would suit the target: others use the other CPUs "
-            "now. --threads N sets another number."
+            f"{self.threads} {noun} where {self.suitable} would suit the target: other processes use the "
+            "remaining CPUs. --threads N sets another number."
         )
 
 
@@ -180,8 +180,8 @@ class LogitsSinceBegun(Message):
 
     def __str__(self) -> str:
         return (
-            f"the {self.role}'s logits are not those that this run began with, bit for bit: with the same "
-            "settings this machine does not compute alike in every process, and tokens may differ."
+            f"the {self.role}'s logits are not bit-identical to those that this run began with: with the "
+            "same settings this machine computes differently in some processes, and tokens may differ."
         )
 
 
@@ -195,8 +195,8 @@ class LogitsOfWorkers(Message):
 
     def __str__(self) -> str:
         return (
-            f"the {self.role}'s logits are not the same bits in {self.worker} and in {self.other}: where two "
-            "tokens are all but equal, texts may differ."
+            f"the {self.role}'s logits are not bit-identical in {self.worker} and in {self.other}: where two "
+            "tokens are nearly tied, texts may differ."
         )
 
 
@@ -219,7 +219,7 @@ class OneBoardCounted(Message):
     boards: int
 
     def __str__(self) -> str:
-        return f"the target is split over {self.boards} boards; one alone is counted"
+        return f"the target is split over {self.boards} boards, and energy is counted for one alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class NoEnergyCounter(Message):
     device: str
 
     def __str__(self) -> str:
-        return f"nothing counts for a device of the kind {self.device}"
+        return f"there is no energy counter for a device of type {self.device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class WorkersLate(Message):
     started: int
 
     def __str__(self) -> str:
-        return f"{self.late} of {self.started} workers did not start in time; the others measure."
+        return f"{self.late} of {self.started} workers did not start in time; the run uses the others."
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ class ExpectedByEarlierRun(Message):
 
     def __str__(self) -> str:
         sentence = str(self.expected)
-        return f"{sentence} This is by {self.run}." if sentence else ""
+        return f"{sentence} This is estimated from {self.run}." if sentence else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +371,7 @@ class ExpectedLater(Message):
     prompts: int
 
     def __str__(self) -> str:
-        return f"How many prompts it takes is known after {self.prompts} prompts."
+        return f"How many prompts are needed is known after {self.prompts} prompts."
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,7 +368,7 @@ def _require_plain_weights(config: RunConfig, source: PairSource, peers: Sequenc
     for dtype in (config.model_dtype, config.draft_model_dtype):
         if Precision(dtype).quantise is not None:
             raise UsageError(
-                f"{dtype} quantises weights as only spsbench does, and {engine} would run others.",
+                f"{dtype} weights are quantised by spsbench itself, and {engine} would run others.",
                 flag="--dtype",
                 remedy="Measure it with the checkpoint's own dtype, or without that engine.",
             )
@@ -393,13 +393,13 @@ def _require_stateless(source: PairSource, arms: Sequence[Arm]) -> None:
             continue
         name = f"{model.name} ({model.config.model_type}) keeps a running state"
         if any(shape_in(arm.drafter) for arm in of_model):
-            why = f"{name}, which has no column for a branch."
+            why = f"{name}, which cannot follow the branches of a tree."
             raise UsageError(why, flag="--tree", remedy="Leave --tree out: drafts are chains.")
         if any(arm.sampling.beam is not None for arm in of_model):
-            why = f"{name}, which has no column for a beam."
+            why = f"{name}, which cannot follow several beams."
             raise UsageError(why, flag="--sampling", remedy="Choose another sampling than beam.")
         if any(arm.batch > 1 for arm in of_model):
-            why = f"{name}, and sequences of a batch accept unlike numbers of tokens."
+            why = f"{name}, and sequences of a batch accept different numbers of tokens."
             raise UsageError(why, flag="--batch", remedy="Give --batch 1.")
     if any(arm.engine in (ASSISTED, LOOKUP) for arm in arms) and is_stateful(source.target.config):
         raise UsageError(

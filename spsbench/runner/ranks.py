@@ -89,7 +89,7 @@ def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:
     ranks = tensor_parallel.joined()
     if ranks is None:
         raise UsageError(
-            f"{config.ranks} processes are asked for, and this one stands alone.",
+            f"{config.ranks} processes are asked for, and this one was started alone.",
             flag=TENSOR_PARALLEL,
             remedy="Only the commands run, sweep-k and verify can be split, started by torchrun.",
         )

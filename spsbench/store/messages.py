@@ -20,8 +20,8 @@ UNENDED = "that did not end"
 WARM_UP = "of the warm-up"
 
 OTHERS_COUNTED = (
-    "The server counted more accepted drafts and loops than these requests have tokens: it answered others "
-    "meanwhile, or stops cut what was accepted."
+    "The server counted more accepted drafts and loops than these requests have tokens: it answered other "
+    "requests meanwhile, or a stop cut accepted tokens."
 )
 
 PROMPTS_NOT_BESIDE_TEXTS = "generated_texts has no prompts beside it"
@@ -93,7 +93,7 @@ SPEED_BENCH = Scope(
 )
 SPEC_DECODE_BENCH = Scope(
     "Every K from one reading, with intervals and the tail (--curve). Greedy ids: the law.",
-    "Times. Where loops begin is taken not to change what is accepted.",
+    "Times. It is assumed that where loops begin does not change what is accepted.",
 )
 CURVE = Scope(
     "Whether the curve has a shape that one set of texts can give.",

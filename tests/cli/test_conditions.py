@@ -271,7 +271,7 @@ def test_a_machine_that_computes_otherwise_in_another_process_is_told(
     run = recorded(otherwise)
     run["models"]["draft"]["self_test"]["bits"] = "0" * 16
     (otherwise / "run.json").write_text(json.dumps(run))
-    said = "the draft's logits are not those that this run began with, bit for bit"
+    said = "the draft's logits are not bit-identical to those that this run began with"
     loud = [flag for flag in FLAGS if flag != "--quiet"]
     for directory, told in ((alike, False), (otherwise, True)):
         flags = ("--limit", "2", *loud, "--threads", "1", "--resume", directory)

@@ -110,12 +110,12 @@ def test_the_bar_shows_numbers_on_a_terminal_and_goes_away() -> None:
 def test_a_run_that_may_end_early_says_how_many_sequences_are_expected(console: Console) -> None:
     log = LogProgress(console)
     log.started(80, 0, ARMS)
-    log.expecting(None, "How many prompts it takes is known after 8 prompts.")
+    log.expecting(None, "How many prompts are needed is known after 8 prompts.")
     log.expecting(20, "")
     for index in range(2):
         log.finished(sample("ars", index=index))
     assert text(console).splitlines()[1:] == [
-        "How many prompts it takes is known after 8 prompts.",
+        "How many prompts are needed is known after 8 prompts.",
         "2/20  ArS: 30.0 ms/token",
     ]
     bar = BarProgress(console)

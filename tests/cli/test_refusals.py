@@ -187,7 +187,10 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --tree 4,x --rule one-hot", "--tree: 4,x is not the shape of a draft."),
     ("run, sweep-k --tree 9,9 --rule one-hot", "--tree: 9,9 has 90 nodes; one forward takes 64."),
     ("run, sweep-k --tree 2 --rule one-hot --drafter ngram", "--tree: ngram drafts chains, and 2 is a tree."),
-    ("run, sweep-k --tree 2 --rule one-hot --batch 2", "--batch: 2 sequences at once: a tree is of one."),
+    (
+        "run, sweep-k --tree 2 --rule one-hot --batch 2",
+        "--batch: 2 sequences at once: a tree of drafts is for one sequence.",
+    ),
     ("run, sweep-k --tree 2 --rule one-hot --engine graphed", "--tree: no arm drafts 2."),
     ("run, sweep-k --tree 2 --rule one-hot --top-k 1", "--tree: model:tree=2 needs more siblings than a row"),
     ("run, sweep-k --tree 2 --rule k-seq", "--rule: k-seq tests siblings by one law"),
@@ -533,7 +536,7 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --process repetition_penalty=1.3 --pair mini-t5", "--process repetition_penalty: for an encoder"),
     ("run --batch 1,3 --limit 2", "--batch: batches of 3 are never full with 2 sequences"),
     ("run --limit 1 --shard 2/2", "--shard: shard 2/2 of 1 prompts is empty"),
-    ("run --engine eager,worker:x --dtype int8", "--dtype: int8 quantises weights"),
+    ("run --engine eager,worker:x --dtype int8", "--dtype: int8 weights are quantised by spsbench"),
     ("run --until ci=5% --on ray --out new", "--until: ci=5% ends a run after a prompt"),
     ("run --until 60s --on ray --out new", "--until: 60s ends a run after a prompt"),
     (

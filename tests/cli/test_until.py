@@ -77,7 +77,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 def test_it_stops_by_itself_and_says_so(stopped: tuple[Path, Result]) -> None:
     directory, result = stopped
     assert result.code == 0, result.err
-    assert "How many prompts it takes is known after 8 prompts." in result.err
+    assert "How many prompts are needed is known after 8 prompts." in result.err
     assert "About 20 of 40 prompts expected for ±50%." in result.err
     for text in (" ".join(result.out.split()), (directory / "report.md").read_text()):
         assert "Stopped after 20 of 40 prompts: the speedup is known to ±" in text
@@ -173,7 +173,7 @@ def test_an_earlier_run_says_what_to_expect(cli: Cli, tmp_path: Path) -> None:
     second = cli("run", "--limit", "9", *BRIEF, *SHORT, "--until", "ci=20%")
     assert second.code == 0, second.err
     assert " prompts expected for ±20%; the run has 9." in second.err
-    assert f"This is by {Path('results') / earlier.name}." in second.err
+    assert f"This is estimated from {Path('results') / earlier.name}." in second.err
     assert "known after 8 prompts" not in second.err
     other = cli("run", "--limit", "1", *BRIEF, *SHORT, "--until", "ci=20%", "--k", "2")
     assert "known after 8 prompts" in other.err

@@ -182,7 +182,7 @@ def test_what_cannot_be_spread_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 def test_engines_that_know_one_device_are_refused() -> None:
     """transformers' drafting makes its masks where the target's first weight is, perhaps nowhere."""
     for engine in ("hf-assisted", "hf-prompt-lookup", 'worker:"python engine.py"'):
-        with pytest.raises(UsageError, match="knows one device") as caught:
+        with pytest.raises(UsageError, match="runs on one device") as caught:
             require_placeable([Arm("sps", 3, engine, "greedy", GREEDY)])
         assert caught.value.flag == "--device-map"
     require_placeable([Arm("ars", 0, engine, "greedy", GREEDY) for engine in ("eager", "hf-generate")])

@@ -168,7 +168,7 @@ def test_a_temperature_beside_a_greedy_recommendation_is_refused() -> None:
 
 
 def test_a_penalty_of_the_file_is_for_our_own_loop() -> None:
-    with pytest.raises(UsageError, match=r"penalty 1\.1 .*the engine hf-generate is not made to apply it"):
+    with pytest.raises(UsageError, match=r"penalty 1\.1 .*the engine hf-generate does not apply it"):
         _sampling(QWEN | {"repetition_penalty": 1.1}, engines="eager,hf-generate")
     with pytest.raises(UsageError, match="depends on the tokens before"):
         _sampling(QWEN | {"repetition_penalty": 1.1}, batches="2")

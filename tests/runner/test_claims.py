@@ -73,7 +73,9 @@ def test_a_wrong_claim_is_refuted_with_its_tokens(rule: str, file: Path) -> None
 def test_it_is_called_lossy_and_measured_all_the_same(file: Path, tmp_path: Path) -> None:
     done = run(file, "FORGETS", "--out", str(tmp_path / "run"))
     assert done.code == 0, done.err
-    assert "claims to be lossless and is not, so it is called lossy: Behind (0,) the loop emits" in done.err
+    assert (
+        "claims to be lossless and is not, so it is reported as lossy: Behind (0,) the loop emits" in done.err
+    )
     assert "SpS (K=2, forgets, lossy)" in done.out
     assert "it claims to be lossless and is not; leakage" in " ".join(done.out.split())
     assert "lossy by design" not in done.out

@@ -62,7 +62,7 @@ def test_what_needs_a_target_whole_is_refused(joined: None, flags: dict[str, Any
 
 
 def test_a_run_that_was_not_started_as_several_is_refused() -> None:
-    with pytest.raises(UsageError, match="this one stands alone"):
+    with pytest.raises(UsageError, match="this one was started alone"):
         planned()
 
 
@@ -188,4 +188,4 @@ def test_checksums_tell_sequences_apart() -> None:
 def test_the_energy_of_one_board_is_not_that_of_all() -> None:
     found = meter_of(torch.device("cuda"), processes=2)
     assert found.meter is None
-    assert "one alone is counted" in str(found.record())
+    assert "energy is counted for one alone" in str(found.record())

@@ -400,7 +400,7 @@ def test_a_reply_that_a_stop_cut_is_read_and_counted_apart(tmp_path: Path) -> No
         found_in(written(tmp_path / "c.jsonl", wrong))
     totals = found_in(written(tmp_path / "d.json", BENCH | {"total_output_tokens": 600}))
     assert totals.counts[0].tokens is None
-    assert ["answered others" in note for note in totals.notes] == [True]
+    assert ["answered other requests" in note for note in totals.notes] == [True]
 
 
 def test_guidellm_tells_acceptance_where_its_requests_have_it(tmp_path: Path) -> None:
