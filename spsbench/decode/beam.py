@@ -216,14 +216,14 @@ class BeamSearch:
     def _gap(self, one: float, other: float, divisor: float = 1.0) -> None:
         self.closest = min(self.closest, abs(one - other) * divisor)
 
-    def _divisor(self, length: int) -> float:
-        """What divides the log-probability of ``length`` tokens to give a score."""
+    def _score_divisor(self, length: int) -> float:
+        """Of the log-probability of ``length`` tokens."""
         return float(length**self._params.length_penalty)
 
     def _finish(self, ended: Sequence[tuple[Continuation, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
         width = self._params.width
-        divisor = self._divisor(self.steps)
+        divisor = self._score_divisor(self.steps)
         for candidate, reason in ended:
             tokens = (*candidate.parent.tokens(), candidate.token)
             score = _divided(candidate.score, divisor)
@@ -231,7 +231,7 @@ class BeamSearch:
         self._finished.sort(key=lambda hypothesis: -hypothesis.score)
         if len(self._finished) > width:
             worst, left_out = self._finished[width - 1 : width + 1]
-            least = min(self._divisor(len(hypothesis.tokens)) for hypothesis in (worst, left_out))
+            least = min(self._score_divisor(len(hypothesis.tokens)) for hypothesis in (worst, left_out))
             self._gap(worst.score, left_out.score, least)
         del self._finished[width:]
 
@@ -246,10 +246,10 @@ class BeamSearch:
         if params.early_stopping is True:
             return False
         patient = params.early_stopping == "never" and params.length_penalty > 0
-        divisor = self._divisor(self._max_new_tokens if patient else self.steps)
+        divisor = self._score_divisor(self._max_new_tokens if patient else self.steps)
         possible = _divided(self.beams[0].score, divisor)
         worst = self._finished[-1]
-        self._gap(possible, worst.score, min(divisor, self._divisor(len(worst.tokens))))
+        self._gap(possible, worst.score, min(divisor, self._score_divisor(len(worst.tokens))))
         return possible > worst.score
 
 

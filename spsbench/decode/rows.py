@@ -295,9 +295,9 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
     if logits.requires_grad:
         logits = logits.detach()
     if params.greedy:
-        rows = _greedy(logits.numpy())
+        rows = _one_hot_of_largest(logits.numpy())
     else:
-        rows = [_kept(probs, params) for probs in _probabilities(logits.numpy(), params)]
+        rows = [_row_of_nucleus(probs, params) for probs in _probabilities(logits.numpy(), params)]
     return HostRows(rows, logits.shape[-1])
 
 
@@ -338,8 +338,8 @@ def for_judge(judge: Callable[..., Any], rows: Rows) -> Any:
     return rows if getattr(judge, "takes_rows", False) else rows.dense()
 
 
-def _greedy(scores: AnyFloats) -> list[HostRow]:
-    """The one-hot rows of the largest logits [n, V]; NaN where that is none."""
+def _one_hot_of_largest(scores: AnyFloats) -> list[HostRow]:
+    """Of logits [n, V]; NaN where that is none."""
     best = scores.argmax(-1)
     certain = np.ones(len(scores), scores.dtype)
     for n, token in enumerate(best.tolist()):
@@ -366,8 +366,8 @@ def _probabilities(logits: AnyFloats, params: SamplingParams) -> Iterator[AnyFlo
         yield from torch.from_numpy(scores).softmax(-1).numpy()
 
 
-def _kept(probs: AnyFloats, params: SamplingParams) -> HostRow:
-    """A row from its probabilities [V], by their nucleus."""
+def _row_of_nucleus(probs: AnyFloats, params: SamplingParams) -> HostRow:
+    """From probabilities [V]."""
     if params.top_p < 1.0:
         return _nucleus(probs, params.top_p)
     return HostRow.of(probs) if params.top_k else HostRow(None, probs)

@@ -270,7 +270,6 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
 
 
 def _few_at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
-    """Do the work of ``_at_the_edge`` for a few rows."""
     column = tokens.unsqueeze(-1)
     logit = logits.gather(-1, column)
     best = logits.max(-1, keepdim=True).values

@@ -286,7 +286,7 @@ def proposals(scene: Scene) -> Iterator[Proposal]:
         """The drafted tokens by the drafter's K numbers; the rows that it reports hint where edges lie."""
         drafter, before, _ = _started(scene, ())
         numbers = torch.tensor(point, dtype=torch.float64)
-        draft = drafter.draft(list(_context(scene, before)), scene.k, numbers)
+        draft = drafter.draft(list(_tokens_before_loop(scene, before)), scene.k, numbers)
         if draft.parents is not None and scene.depth is None:
             raise AssertionError("a tree was proposed to a loop of chains: name ``Scene.depth``")
         if draft.probs is not None:
@@ -381,11 +381,10 @@ def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
 def _run(scene: Scene, numbers: Point) -> tuple[tuple[int, ...], DecodedLoop]:
     """The production loop under scripted uniform numbers, after the tokens before it."""
     _, before, loops = _started(scene, numbers)
-    return _context(scene, before), next(loops)
+    return _tokens_before_loop(scene, before), next(loops)
 
 
-def _context(scene: Scene, before: Sequence[DecodedLoop]) -> tuple[int, ...]:
-    """The tokens before the loop under test."""
+def _tokens_before_loop(scene: Scene, before: Sequence[DecodedLoop]) -> tuple[int, ...]:
     return (*scene.prompt, *(token for loop in before for token in loop.tokens))
 
 

@@ -100,7 +100,7 @@ def _chunk(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
             f"log_e_power_{power}": float(((power - 1) * own.log() - q.pow(power).sum(-1).log()).sum())
             for power in POWERS
         },
-        **_transform(q, own, v[informative].double()),
+        **_transform_counts(q, own, v[informative].double()),
         **about_draft,
     }
 
@@ -129,8 +129,8 @@ def _log_score(q: Tensor, own: Tensor) -> Sums:
     }
 
 
-def _transform(q: Tensor, own: Tensor, v: Tensor) -> Sums:
-    """Counts of the randomised transform in order of descending probability, in ``BINS`` cells."""
+def _transform_counts(q: Tensor, own: Tensor, v: Tensor) -> Sums:
+    """Of the randomised transform, in order of descending probability, in ``BINS`` cells."""
     above = torch.where(q > own.unsqueeze(-1), q, 0.0).sum(-1)
     # Tokens of equal probability share their interval: which of them it was says nothing.
     tied = torch.where(q == own.unsqueeze(-1), q, 0.0).sum(-1)

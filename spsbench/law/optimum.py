@@ -43,7 +43,9 @@ def most_tokens(drafts: Mapping[Tree, float], target: Texts, vocab_size: int) ->
     # probability over that of each beginning must add up to 1, and one for each draft.
     rows, columns, shares, gains = list[int](), list[int](), list[float](), list[float]()
     for number, tree in enumerate(drafts):
-        for begun in sorted({(*text, token) for text in _paths(tree) for token in range(vocab_size)}):
+        for begun in sorted(
+            {(*text, token) for text in _texts_that_may_stand(tree) for token in range(vocab_size)}
+        ):
             if chance.get(begun, 0.0) > 0:
                 whole = [begun + rest for rest in product(range(vocab_size), repeat=length - len(begun))]
                 reached = [texts[text] for text in whole if text in texts]
@@ -69,11 +71,11 @@ def _prefixes(target: Texts) -> dict[tuple[int, ...], float]:
     return chance
 
 
-def _paths(tree: Tree, before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """The texts that may stand: none, and down to each node."""
+def _texts_that_may_stand(tree: Tree, before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """None, and down to each node."""
     yield before
     for token, below in tree:
-        yield from _paths(below, (*before, token))
+        yield from _texts_that_may_stand(below, (*before, token))
 
 
 def most_of_chain(ratios: Iterable[float]) -> float:

@@ -156,13 +156,13 @@ _TYPED = OF_MEASURING[:4]
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
     """Add the versions of external engines; those that did not start keep the recorded one."""
-    known = _last(store.run_info().get("conditions")).get("engines", {}) | dict(versions)
+    known = _latest(store).get("engines", {}) | dict(versions)
     return {**now, "engines": known} if known else now
 
 
 def require_same_engines(store: RunStore, now: Conditions) -> None:
     """Refuse to continue a run with another version of an engine than measured before."""
-    before = _last(store.run_info().get("conditions")).get("engines", {})
+    before = _latest(store).get("engines", {})
     here = now.get("engines", {})
     if store.done():
         _refuse(store.directory, differences(before, {name: here[name] for name in before}))
@@ -201,7 +201,7 @@ def recorded_threads(plan: Plan, store: RunStore) -> int | None:
     """Return what ``auto`` was resolved to when the run began; None if not yet, or if a number is given."""
     if plan.config.threads != AUTO or not store.done():
         return None
-    recorded = _last(store.run_info().get("conditions")).get("threads")
+    recorded = _latest(store).get("threads")
     return None if recorded is None else int(recorded)
 
 
@@ -261,8 +261,9 @@ def _with_recorded_auto(now: Conditions, before: Conditions) -> Conditions:
     return now
 
 
-def _last(known: Sequence[Conditions] | None) -> Conditions:
-    return known[-1] if known else {}
+def _latest(store: RunStore) -> Conditions:
+    known: list[Conditions] = store.run_info().get("conditions") or [{}]
+    return known[-1]
 
 
 def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) -> FoundMeter:

@@ -94,9 +94,10 @@ def opened(
     plan: Plan, directory: Path, identity: dict[str, Any], info: dict[str, Any], *, resume: bool
 ) -> RunStore:
     """Return the store of a plan's run, begun if missing, continued if allowed."""
-    opener = RunStore.open_or_create if resume else RunStore.create
     settings = plan.config.model_dump(mode="json")
-    return opener(directory, identity=identity, config=settings, info=info, prompts=plan.prompts)
+    return RunStore.create(
+        directory, identity=identity, config=settings, info=info, prompts=plan.prompts, resume=resume
+    )
 
 
 def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = score_here) -> Outcome:
@@ -402,13 +403,13 @@ def generated_samples(
         ]
         stream = answers(engine, requests)
         for _ in group:
-            worker = _pid_of(engine)
+            worker = _pid_of_engine(engine)
             began_s = perf_counter()
             before = taken(worker)
             with conditions.metered(counted) as joules:
                 place, answer = next(stream)
             # A worker restarted in between waited while it started: that is not part of this sequence.
-            lost = taken_since(before, worker if worker == _pid_of(engine) else None) | joules
+            lost = taken_since(before, worker if worker == _pid_of_engine(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
                 lost[ELAPSED] = perf_counter() - began_s
             if gpu is not None:
@@ -419,8 +420,7 @@ def generated_samples(
             yield sample
 
 
-def _pid_of(engine: Engine) -> int | None:
-    """Of the process that computes in place of this one."""
+def _pid_of_engine(engine: Engine) -> int | None:
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
@@ -454,7 +454,6 @@ def _sample_read_again(pair: Pair, turn: Turn, answer: Attempt) -> Sample:
 
 
 def _fields_of_later_turn(prompt: Prompt) -> dict[str, Any]:
-    """What a sample keeps of its prompt, which is this arm's own."""
     return {"conversation": prompt.conversation, "turn": prompt.turn, "prompt_ids": [*prompt.ids] or None}
 
 

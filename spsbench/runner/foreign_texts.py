@@ -142,9 +142,7 @@ class Audit:
 
     def read(self, text: Foreign) -> Reading:
         """Score one text, within the models' windows, and add it to the sums of its prompt."""
-        reading = teacher_force(
-            self._target, self._draft, text.prompt, text.completion, text.sampling, self._dtype
-        )
+        reading = reading_of(text, (self._target, self._draft), self._dtype)
         self.add(text, reading)
         return reading
 

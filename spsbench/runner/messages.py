@@ -64,8 +64,6 @@ class MemoryNeeded(Message):
 
 @dataclass(frozen=True, slots=True)
 class ModelsHere(Message):
-    """What is loaded in this process."""
-
     target: str
     draft: str
     device: str | None
@@ -105,8 +103,6 @@ class RecommendedSampling(Message):
 
 @dataclass(frozen=True, slots=True)
 class EnsembleUnused(Message):
-    """A target's own file asks for lossy verification, which no arm of transformers uses."""
-
     file: str
     target: str
     setting: str
@@ -122,8 +118,6 @@ class EnsembleUnused(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeamVerification(Message):
-    """What a search accepts."""
-
     width: int
     draft_width: int
 
@@ -159,8 +153,6 @@ class ForwardsOverTorch(Message):
 
 @dataclass(frozen=True, slots=True)
 class FewThreads(Message):
-    """Other processes use the CPUs that would suit the target."""
-
     threads: int
     suitable: int
 
@@ -174,8 +166,6 @@ class FewThreads(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogitsSinceBegun(Message):
-    """A model gives other bits than in the process that measured last."""
-
     role: str
 
     def __str__(self) -> str:
@@ -187,8 +177,6 @@ class LogitsSinceBegun(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogitsOfWorkers(Message):
-    """A model gives other bits in one worker than in another."""
-
     role: str
     worker: str
     other: str
@@ -214,8 +202,6 @@ class GpuNotFollowed(Message):
 
 @dataclass(frozen=True, slots=True)
 class OneBoardCounted(Message):
-    """Why a split target has no energy."""
-
     boards: int
 
     def __str__(self) -> str:
@@ -232,8 +218,6 @@ class NoEnergyCounter(Message):
 
 @dataclass(frozen=True, slots=True)
 class EngineFellBack(Message):
-    """What all arms run with in place of the engine that was asked for."""
-
     engine: str
 
     def __str__(self) -> str:
@@ -251,8 +235,6 @@ class ArmFellBack(Message):
 
 @dataclass(frozen=True, slots=True)
 class OtherBackend(Message):
-    """Why graphs cannot be captured: of another library than torch."""
-
     backend: str
 
     def __str__(self) -> str:
@@ -261,8 +243,6 @@ class OtherBackend(Message):
 
 @dataclass(frozen=True, slots=True)
 class LimitedAttention(Message):
-    """Why graphs cannot be captured."""
-
     role: str
 
     def __str__(self) -> str:
@@ -366,8 +346,6 @@ class ExpectedByEarlierRun(Message):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLater(Message):
-    """Nothing is known before so many prompts were measured."""
-
     prompts: int
 
     def __str__(self) -> str:
@@ -394,8 +372,6 @@ class LogScoreOff(Message):
 
 @dataclass(frozen=True, slots=True)
 class TransformOff(Message):
-    """An alarm of a test for a fixed sample."""
-
     p_value: float
 
     def __str__(self) -> str:
@@ -404,8 +380,6 @@ class TransformOff(Message):
 
 @dataclass(frozen=True, slots=True)
 class LeakageAboveZero(Message):
-    """An alarm of a test for a fixed sample."""
-
     estimate: float
     standard_error: float
 

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 
@@ -48,38 +47,35 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     if config.ranks == 1:
         return
     ranks_of(config)
-    for needing in _needing_it_whole(config, source, arms):
-        why = f"{needing.why}, and {TENSOR_PARALLEL} splits the target over processes."
-        raise UsageError(why, flag=needing.flag, remedy="Leave one of the two out.")
+    _require_nothing_whole(config, source, arms)
     tensor_parallel.require_splittable(source.target, config.ranks)
 
 
-class _Need(NamedTuple):
-    """Why what an option asks for needs the target in one process."""
-
-    flag: str
-    why: str
+def _needed_whole(flag: str, reason: str) -> UsageError:
+    why = f"{reason}, and {TENSOR_PARALLEL} splits the target over processes."
+    return UsageError(why, flag=flag, remedy="Leave one of the two out.")
 
 
-def _needing_it_whole(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[_Need]:
+def _require_nothing_whole(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
     if config.device_map is not None:
-        yield _Need("--device-map", why="a device map places the target's layers")
+        raise _needed_whole("--device-map", "a device map places the target's layers")
     if Precision(config.model_dtype).quantise is not None:
-        yield _Need("--dtype", why=f"{config.model_dtype} packs the target's matrices")
+        raise _needed_whole("--dtype", f"{config.model_dtype} packs the target's matrices")
     if source.draft.sharing is not None:
-        yield _Need("--draft", why=f"{source.draft.name} reads its target's embedding")
+        raise _needed_whole("--draft", f"{source.draft.name} reads its target's embedding")
     for arm in arms:
-        needs = drafter_kind(arm.drafter.name).needs_of(arm.drafter) if arm.method == "sps" else frozenset()
+        name = arm.drafter.name
+        needs = drafter_kind(name).needs_of(arm.drafter) if arm.method == "sps" else frozenset()
         if arm.sampling.beam is not None:
-            yield _Need("--sampling", why="a beam search builds a tree over the target")
+            raise _needed_whole("--sampling", "a beam search builds a tree over the target")
         if shape_in(arm.drafter) is not None:
-            yield _Need("--tree", why="a tree of drafts is scored by a target in one process")
+            raise _needed_whole("--tree", "a tree of drafts is scored by a target in one process")
         if arm.batch > 1:
-            yield _Need("--batch", why="a batch has its own forward")
+            raise _needed_whole("--batch", "a batch has its own forward")
         if arm.engine != EAGER:
-            yield _Need("--engine", why=f"the engine {arm.engine} runs its own model")
+            raise _needed_whole("--engine", f"the engine {arm.engine} runs its own model")
         if needs & {WEIGHTS, HIDDEN}:
-            yield _Need("--drafter", why=f"the drafter {arm.drafter.name} reads the target's layers")
+            raise _needed_whole("--drafter", f"the drafter {name} reads the target's layers")
 
 
 def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:

@@ -177,7 +177,7 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The models and engines of a plan."""
+    """The models and engines of a plan, warmed up."""
 
     plan: Plan
     pair: Pair
@@ -189,14 +189,10 @@ class _Loaded:
     def of(cls, plan: Plan) -> _Loaded:
         pair = load(plan)
         backends = EngineFactory(pair, plan.slots, corpus=tuple(prompt.ids for prompt in plan.prompts))
+        engines = backends.all(plan.arms)
         turns = {turn.key: turn for turn in all_turns(plan)}
-        return cls(plan, pair, backends, backends.all(plan.arms), turns)
-
-    def warm_up(self) -> None:
-        warm_up(self.plan, self.engines, next(iter(self.turns.values())))
-
-    def facts(self) -> dict[str, Any]:
-        return facts_of(self.plan, self.engines, self.pair, self.backends.fallbacks)
+        warm_up(plan, engines, next(iter(turns.values())))
+        return cls(plan, pair, backends, engines, turns)
 
     def samples(self, items: Sequence[Item]) -> Iterator[tuple[Key, Any]]:
         turns = [self.turns[item.key] for item in items]
@@ -242,9 +238,8 @@ class RunWorker:
         """Load the models and warm every arm up; return what run.json keeps of them, see ``facts_of``."""
         assert self._plan is not None, "prepared first"
         with _errors_name_this_machine():
-            self._loaded = _Loaded.of(self._plan)
-            self._loaded.warm_up()
-        return self._loaded.facts()
+            loaded = self._loaded = _Loaded.of(self._plan)
+        return facts_of(loaded.plan, loaded.engines, loaded.pair, loaded.backends.fallbacks)
 
     def work(self, block: Block | None = None) -> tuple[Key, Any] | None:
         """Return the next item's key and answer; None when the block is done."""
@@ -364,7 +359,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
     if is_new:
         _join_or_start_cluster(address)
     try:
-        pool = RayPool(_start_actors(config, threads, most, gpu=gpu))
+        pool = RayPool(_start_actor_in_each_place(config, threads, most, gpu=gpu))
         try:
             yield pool
         finally:
@@ -397,8 +392,7 @@ def _join_or_start_cluster(address: str) -> None:
         ) from error
 
 
-def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> list[Any]:
-    """Start an actor for each place that the cluster's machines have."""
+def _start_actor_in_each_place(config: RunConfig, threads: int, most: int, *, gpu: bool) -> list[Any]:
     import ray
 
     places = sum(_places(node.get("Resources", {}), threads, gpu) for node in ray.nodes() if node["Alive"])

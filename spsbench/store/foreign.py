@@ -443,9 +443,8 @@ def _aiperf(row: Row, content: FileContent) -> None:
     elif not (stats := _inner_object(row, "spec_decode_acceptance")):
         content.skip(messages.NO_AIPERF_COUNT)
     else:
-        tokens = stats.get(
-            "completion_tokens"
-        )  # not output_sequence_length: AIPerf's own tokenizer counts it
+        # Not output_sequence_length: AIPerf's own tokenizer counts it.
+        tokens = stats.get("completion_tokens")
         category = str(metadata.get("source_kind") or "")
         _add_vllm_record(stats, None if tokens is None else _count_of(tokens), category, content)
 
@@ -727,7 +726,6 @@ def documents(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
 
 
 def _whole_document(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:
-    """Of which the first line was read."""
     rest = lines.read(_LARGEST_DOCUMENT)
     if len(rest) == _LARGEST_DOCUMENT:
         why = f"{path} is one JSON document of more than {_LARGEST_DOCUMENT >> 30} GiB."

@@ -31,7 +31,7 @@ REPORT_FILE = "report.md"
 
 
 class RunStore:
-    """The files of one run. Made by ``create``, ``open_or_create`` or ``open``; a context manager."""
+    """The files of one run. Made by ``create`` or ``open``; a context manager."""
 
     def __init__(self, directory: Path, run: Row, lock_descriptor: int | None) -> None:
         self.directory = directory
@@ -83,38 +83,24 @@ class RunStore:
 
     @classmethod
     def create(
-        cls, directory: Path, *, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]
-    ) -> Self:
-        """Begin a run in a directory that is missing or empty."""
-        return cls._prepared(directory, identity, config, info, prompts, may_continue=False)
-
-    @classmethod
-    def open_or_create(
-        cls, directory: Path, *, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]
-    ) -> Self:
-        """Continue the run in ``directory`` if its identity is the same, else create it.
-
-        Limits may have grown: the configuration and the prompts are brought up to date, and ``run.json``
-        notes the continuation with its ``info`` under ``resumed``.
-        """
-        return cls._prepared(directory, identity, config, info, prompts, may_continue=True)
-
-    @classmethod
-    def _prepared(
         cls,
         directory: Path,
+        *,
         identity: Row,
         config: Row,
         info: Row,
         prompts: Sequence[Prompt],
-        *,
-        may_continue: bool,
+        resume: bool = False,
     ) -> Self:
-        """Lock the directory and write or update the files of the run there, before anything is measured."""
+        """Begin a run in a directory that is missing or empty, or with ``resume`` continue the one there.
+
+        Its identity must be the same. Limits may have grown: the configuration and the prompts are brought
+        up to date, and ``run.json`` notes the continuation with its ``info`` under ``resumed``.
+        """
         held = opening.take(directory)
-        with _released(held):
+        with _released_on_failure(held):
             there = (directory / RUN_FILE).exists()
-            if there and not may_continue:
+            if there and not resume:
                 remedy = f"Continue it with --resume {directory}, or name another directory."
                 raise UsageError(f"{directory} already holds a run.", flag="--out", remedy=remedy)
             run = opening.prepare(directory, identity, config, info, prompts, again=there)
@@ -125,7 +111,7 @@ class RunStore:
         """Open an existing run, to read it (even while it is running) or, with the lock, to add to it."""
         run = read_run(directory)
         held = files.acquire_lock(directory, "RUN") if writable else None
-        with _released(held):
+        with _released_on_failure(held):
             return cls(directory, run, held)
 
     def __enter__(self) -> Self:
@@ -242,8 +228,7 @@ class RunStore:
 
 
 @contextmanager
-def _released(lock_descriptor: int | None) -> Iterator[None]:
-    """Give the lock back if the block fails."""
+def _released_on_failure(lock_descriptor: int | None) -> Iterator[None]:
     try:
         yield
     except BaseException:

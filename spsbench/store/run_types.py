@@ -35,8 +35,7 @@ def _check_of_type(wanted: Any) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _shard(text: str) -> str:
-    """Let ``2/4`` pass."""
+def _require_shard(text: str) -> str:
     index, slash, count = text.partition("/")
     digits = all(part.isascii() and part.isdecimal() and len(part) < 7 for part in (index, count))
     if not (slash and digits and 1 <= int(index) <= int(count) <= _MOST_SHARDS):
@@ -149,7 +148,7 @@ class _Identity(_Told):
     device: Text | None = None
     quantiser: Text | None = None
     seed: Count | None = None
-    shard: Annotated[str, AfterValidator(_shard)] | None = None
+    shard: Annotated[str, AfterValidator(_require_shard)] | None = None
 
 
 class _Engine(_Told):
@@ -256,7 +255,7 @@ class _Run(_Told):
     model: Text | None = None
     tags: dict[str, str] | None = None
     changed_sampling: list[Literal["temperature", "top_k", "top_p"]] | None = None
-    shard: Annotated[str, AfterValidator(_shard)] | None = None
+    shard: Annotated[str, AfterValidator(_require_shard)] | None = None
     shards: list[Facts] | None = Field(default=None, max_length=_MOST_SHARDS)
     data: _Data | str | None = None
     extract: Text | None = None

@@ -82,7 +82,7 @@ def begin(folder: Path) -> RunStore:
         "info": {},
         "prompts": [Prompt("e0", "x", (1,), "y")],
     }
-    return RunStore.open_or_create(folder, **given)
+    return RunStore.create(folder, resume=True, **given)
 
 
 @given(seconds=st.lists(st.floats(0.1, 0.9), min_size=6, max_size=6))
