@@ -14,7 +14,7 @@ from spsbench.runner.foreign_texts import Foreign as Foreign
 from spsbench.runner.foreign_texts import Reader as Reader
 from spsbench.runner.foreign_texts import is_exact as is_exact
 from spsbench.runner.foreign_texts import reading_of as reading_of
-from spsbench.runner.foreign_texts import told_in as told_in
+from spsbench.runner.foreign_texts import reported_answer as reported_answer
 from spsbench.runner.material import Material as Material
 from spsbench.runner.material import find_material as find_material
 from spsbench.runner.messages import duration as duration

@@ -21,7 +21,7 @@ from spsbench.models.device import Gpu, uuid_of
 from spsbench.models.pair import Pair
 from spsbench.runner.messages import ONE_DEVICE_COUNTED, NoEnergyCounter, OneBoardCounted
 from spsbench.runner.planning import Plan
-from spsbench.runner.stopping import due_turns
+from spsbench.runner.stopping import due_turns, proof_is_due
 from spsbench.runner.turns import all_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences
@@ -105,7 +105,7 @@ def require_unchanged(
         if not store.done():
             return
         if not due_turns(plan, store):
-            if info.get("proof", "none was begun") is not None:
+            if not proof_is_due(store):
                 _refuse_changes_to_complete_run(directory, plan.config)
             return
     known: list[Conditions] = info.get("conditions") or [{}]

@@ -30,7 +30,7 @@ from spsbench.runner.conditions import (
     software_of,
     with_sharing,
 )
-from spsbench.runner.execution import Outcome, conclude, execute, note_facts, opened, proof_is_due
+from spsbench.runner.execution import Outcome, conclude, execute, note_facts, opened
 from spsbench.runner.finishing import Scores, unscored
 from spsbench.runner.messages import (
     SHARED_COUNTERS,
@@ -41,7 +41,7 @@ from spsbench.runner.messages import (
 )
 from spsbench.runner.planning import Plan, Watcher
 from spsbench.runner.proof import announce_proof, note_proof
-from spsbench.runner.stopping import due_turns
+from spsbench.runner.stopping import due_turns, proof_is_due
 from spsbench.runner.turns import Turn
 from spsbench.runner.worker import (
     START_S,

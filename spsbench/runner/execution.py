@@ -16,7 +16,7 @@ from spsbench.base.environment import load_1m, taken, taken_since
 from spsbench.base.errors import UnavailableError
 from spsbench.base.other_layers import slow_kernels, slower_than_asked
 from spsbench.base.protocol import PeerError
-from spsbench.base.records import ELAPSED, GRAPHS, SPENT, Arm, Prompt, Request, Sample
+from spsbench.base.records import ELAPSED, GRAPHS, SPENT, Arm, Prompt, Sample
 from spsbench.drafters.checked import DrafterFault
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.hf import ASSISTED
@@ -42,10 +42,10 @@ from spsbench.runner.engines import FAILURES, Attempt, answers, reason_of
 from spsbench.runner.finishing import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.planning import Plan, Watcher
-from spsbench.runner.proof import checked, prove
+from spsbench.runner.proof import answer_read_again, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.remeasure import Read, Remeasuring, is_due
-from spsbench.runner.turns import Turn, all_turns, together
+from spsbench.runner.turns import Turn, all_turns, request_of, together
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore
 from spsbench.store.schema import RUN_FILE
@@ -81,7 +81,7 @@ def execute(
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
         again = is_due(plan, store)
-        if missing or proof_is_due(store) or again:
+        if missing or stopping.proof_is_due(store) or again:
             _measure_and_prove(
                 plan, store, missing, watcher, now, rule, pair, gpu, again=again, allow_mixed=allow_mixed
             )
@@ -132,11 +132,6 @@ def _start_facts(
         asked = [] if allow_mixed else [now]
         conditions.require_unchanged(directory, plan, identity, asked, latest=True)
     return _StartFacts(identity, info, now)
-
-
-def proof_is_due(store: RunStore) -> bool:
-    """Return whether a proof was begun and not finished."""
-    return store.run_info().get("proof", "none was begun") is None
 
 
 def _measure_and_prove(
@@ -424,20 +419,8 @@ def _pid_of_engine(engine: Engine) -> int | None:
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
-def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
-    return Request(
-        prompt_ids=turn.prompt.ids,
-        max_new_tokens=plan.max_new_tokens,
-        stop=plan.stop,
-        sampling=turn.arm.sampling,
-        seed=turn.seed,
-        fixed_length=plan.config.fixed_length,
-        trace=trace,
-    )
-
-
 def _sample_read_again(pair: Pair, turn: Turn, answer: Attempt) -> Sample:
-    generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
+    generation, error, unread = answer_read_again(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,

@@ -57,7 +57,7 @@ REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "
 """Fields of ``Answer`` that a line may have; one that means something else there is left out."""
 
 
-def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
+def reported_answer(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
     """Return the answer on a line, with what the engine reported."""
     fields: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
     for name in REPORTED:
@@ -105,7 +105,7 @@ class Reader:
         for length in (source, len(prompt) - source + len(completion)):
             if length > self.context_window:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
-        answer = told_in(said.row, completion, retokenised=retokenised)
+        answer = reported_answer(said.row, completion, retokenised=retokenised)
         category = str(said.row.get("category") or "")
         drawn = bound(said.sampling, self.tokenizer)
         return Foreign(line, prompt, completion, drawn, retokenised, answer, category=category)

@@ -98,10 +98,10 @@ def find_models(settings: MaterialSettings, *, rolls_back: bool = True) -> Model
     """Find the pair, and what computes it on the device, which has memory for its weights; load none."""
     device = resolve_device(settings.device)
     source = find_pair(settings.pair, rolls_back=rolls_back).with_template_args(settings.template_args)
-    return computed(settings, source, device, settings.backend).fitting()
+    return models_to_compute(settings, source, device, settings.backend).fitting()
 
 
-def computed(
+def models_to_compute(
     settings: MaterialSettings, source: PairSource, device: torch.device, choice: str, *, loads: bool = True
 ) -> Models:
     """Choose what computes a pair that is found; of its weights nothing is known yet.

@@ -117,7 +117,7 @@ class PeerArms(ExitStack):
         return {
             arm.name: described.rule or RULE_NOT_REPORTED
             for arm in self._plan.arms
-            if arm.method == "sps" and (described := self._of(arm)) is not None
+            if arm.method == "sps" and (described := self._description_of(arm)) is not None
         }
 
     def record(self) -> dict[str, Any]:
@@ -131,13 +131,13 @@ class PeerArms(ExitStack):
             if not is_peer(arm):
                 ours = _own_record(arm, self._pair)
                 record[arm.name] = {**ours, "limits": [], "unseen": [], "separate": False}
-            elif (described := self._of(arm)) is not None:
+            elif (described := self._description_of(arm)) is not None:
                 description = {name: value for name, value in asdict(described).items() if name != "protocol"}
                 unseen = list(self._engines[_setting(arm)].unseen)
                 record[arm.name] = {**description, "unseen": unseen, "separate": True}
         return record
 
-    def _of(self, arm: Arm) -> Described | None:
+    def _description_of(self, arm: Arm) -> Described | None:
         described = self._described.get(_setting(arm)) if is_peer(arm) else None
         return described if isinstance(described, Described) else None
 

@@ -38,7 +38,7 @@ from spsbench.runner.engines import (
 from spsbench.runner.later_turns import with_later_turns
 from spsbench.runner.material import Material, read_prompts
 from spsbench.runner.messages import BeamVerification, RecommendedSampling
-from spsbench.runner.models import Models, computed
+from spsbench.runner.models import Models, models_to_compute
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
@@ -308,7 +308,7 @@ def _models(
     """What computes a pair for arms, all of which it can serve; the weights fit where they are loaded."""
     choice = backend_choice(config)
     require_split_arms(config, source, arms)
-    models = computed(MaterialSettings.of(config), source, device, choice, loads=loads)
+    models = models_to_compute(MaterialSettings.of(config), source, device, choice, loads=loads)
     dtypes = models.dtypes
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_backend(drafter, models.backend, dtypes[0])

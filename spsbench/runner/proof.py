@@ -44,7 +44,7 @@ from spsbench.models.pair import Pair
 from spsbench.runner.engines import FAILURES, Attempt, EngineFactory, answers, reason_of
 from spsbench.runner.messages import NO_PROOF, READ_LESS, ProofFailed
 from spsbench.runner.planning import Plan, Watcher
-from spsbench.runner.turns import derive_seed
+from spsbench.runner.turns import Turn, derive_seed, request_of
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
 from spsbench.store.summary_types import ArmProof, Proof
@@ -220,7 +220,7 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
         rows = []
         requests = [_request(plan, prompt, arm) for prompt in prompts]
         for place, answer in answers(engines[arm], requests):
-            made, *failed = checked(arm, prompts[place], requests[place].seed, answer, pair)
+            made, *failed = answer_read_again(arm, prompts[place], requests[place].seed, answer, pair)
             error = next(filter(None, failed), None)
             row = (prompts[place].example_id, error, len(made.tokens), made.finish_reason)
             rows.append((*row, made.losslessness))
@@ -231,17 +231,11 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
 
 def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
     seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
-    return Request(
-        prompt.ids,
-        max_new_tokens=min(plan.max_new_tokens, _MOST_TOKENS),
-        stop=plan.stop,
-        sampling=arm.sampling,
-        seed=seed,
-        fixed_length=plan.config.fixed_length,
-    )
+    request = request_of(plan, Turn(prompt, 0, arm, 0, seed))
+    return replace(request, max_new_tokens=min(request.max_new_tokens, _MOST_TOKENS))
 
 
-class Checked(NamedTuple):
+class AnswerReadAgain(NamedTuple):
     """An engine's answer after ``read_again``.
 
     Attributes:
@@ -255,18 +249,17 @@ class Checked(NamedTuple):
     unread: str | None = None
 
 
-def checked(arm: Arm, prompt: Prompt, seed: int, answer: Attempt, pair: Pair) -> Checked:
-    """Read an engine's answer again."""
+def answer_read_again(arm: Arm, prompt: Prompt, seed: int, answer: Attempt, pair: Pair) -> AnswerReadAgain:
     if not isinstance(answer, Generation):
-        return Checked(Generation([], "", None, 0.0, 0.0, "error"), error=reason_of(answer))
+        return AnswerReadAgain(Generation([], "", None, 0.0, 0.0, "error"), error=reason_of(answer))
     try:
         read_again(arm, prompt, answer, seed, pair)
     except FAILURES as error:
         settle(error)
         answer.kept_rows = None
         answer.losslessness = (answer.losslessness or {}) | {UNREAD: 1.0}
-        return Checked(answer, unread=reason_of(error, READ_LESS))
-    return Checked(answer)
+        return AnswerReadAgain(answer, unread=reason_of(error, READ_LESS))
+    return AnswerReadAgain(answer)
 
 
 def _arm_proof(arm: Arm, rows: Sequence[tuple[Any, ...]], engine: str, dtype: str) -> ArmProof:

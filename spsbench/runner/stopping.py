@@ -28,6 +28,11 @@ def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> 
     return missing if rule is None else rule.due(missing)
 
 
+def proof_is_due(store: RunStore) -> bool:
+    """Return whether a proof was begun and not finished."""
+    return store.run_info().get("proof", "none was begun") is None
+
+
 _Compared = tuple[str, str, PairedTimes]
 """(arm, baseline, times)."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 
-from spsbench.base.records import Arm, Prompt
+from spsbench.base.records import Arm, Prompt, Request
 from spsbench.runner.planning import Plan
 from spsbench.store.timings import Round
 
@@ -73,6 +73,18 @@ def interleaved(
 
 def all_turns(plan: Plan) -> Iterator[Turn]:
     return interleaved(plan.prompts, plan.samples, plan.arms, plan.config.seed)
+
+
+def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
+    return Request(
+        prompt_ids=turn.prompt.ids,
+        max_new_tokens=plan.max_new_tokens,
+        stop=plan.stop,
+        sampling=turn.arm.sampling,
+        seed=turn.seed,
+        fixed_length=plan.config.fixed_length,
+        trace=trace,
+    )
 
 
 def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:

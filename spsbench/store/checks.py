@@ -318,10 +318,12 @@ class _Together(NamedTuple):
         if self.head in sums:
             if not self.others <= sums.keys():
                 lacking = min(self.others - sums.keys())
-                raise ValueError(f"{_named(lacking)} is missing beside {self.head}")
+                raise ValueError(f"{_of_losslessness(lacking)} is missing beside {self.head}")
             return True
         if not self.others.isdisjoint(sums):
-            raise ValueError(f"{_named(self.head)} is missing beside {min(self.others & sums.keys())}")
+            raise ValueError(
+                f"{_of_losslessness(self.head)} is missing beside {min(self.others & sums.keys())}"
+            )
         return False
 
 
@@ -392,7 +394,7 @@ def _check_losslessness(sums: Row, tokens: int, most_decisions: float) -> None:
         if not isinstance(value, float) or not -_LARGEST <= value <= _LARGEST:
             if isinstance(value, float) and not math.isfinite(value):
                 continue
-            _require(value, _SIGNED, _named(name))
+            _require(value, _SIGNED, _of_losslessness(name))
     _at_most(sums, UNREAD, 1)
     _at_most(sums, BEAM_CLOSEST, _LARGEST)
     for kind in _KINDS:
@@ -400,7 +402,7 @@ def _check_losslessness(sums: Row, tokens: int, most_decisions: float) -> None:
     _check_decisions(sums, tokens, most_decisions)
 
 
-def _named(name: str) -> str:
+def _of_losslessness(name: str) -> str:
     return f"losslessness.{name}"
 
 
@@ -410,13 +412,13 @@ def _at_most(sums: Row, name: str, most: float) -> None:
     if value is None or 0.0 <= value <= most or not math.isfinite(value) or not math.isfinite(most):
         return
     # Sums of distances may pass a bound by rounding, and a decision's distance may be -1e-17.
-    _require(value, NumberBounds(-1e-12, most + _ROUNDING * (1 + most)), _named(name))
+    _require(value, NumberBounds(-1e-12, most + _ROUNDING * (1 + most)), _of_losslessness(name))
 
 
 def _check_kind(kind: _Kind, sums: Row, tokens: int) -> None:
     if not kind.text.check(sums):
         if kind.draft.check(sums):
-            raise ValueError(f"{_named(kind.text.head)} is missing beside {kind.draft.head}")
+            raise ValueError(f"{_of_losslessness(kind.text.head)} is missing beside {kind.draft.head}")
         return
     kind.draft.check(sums)
     for name in kind.of_tokens:
@@ -429,13 +431,13 @@ def _check_decisions(sums: Row, tokens: int, most: float) -> None:
     """Look at what became of the decisions, and of the rows that they were derived from."""
     if _DECIDED in sums:
         if _CONTRADICTED not in sums:
-            raise ValueError(f"{_named(_CONTRADICTED)} is missing beside {_DECIDED}")
+            raise ValueError(f"{_of_losslessness(_CONTRADICTED)} is missing beside {_DECIDED}")
         _at_most(sums, _DECIDED, most)
         for name in _SOME:
             _at_most(sums, name, sums[_DECIDED])
         _at_most(sums, f"{_DECIDED}_closest", 1.0)
     elif some := next((name for name in _SOME if name in sums), None):
-        raise ValueError(f"{_named(_DECIDED)} is missing beside {some}")
+        raise ValueError(f"{_of_losslessness(_DECIDED)} is missing beside {some}")
     for together in _ROWS:
         rows, measured = together.head, f"{together.head}_measured"
         if together.check(sums):
@@ -443,8 +445,8 @@ def _check_decisions(sums: Row, tokens: int, most: float) -> None:
             for name in together.others:  # total variation is at most 1
                 _at_most(sums, name, sums[rows])
         elif measured in sums:
-            raise ValueError(f"{_named(rows)} is missing beside {measured}")
+            raise ValueError(f"{_of_losslessness(rows)} is missing beside {measured}")
         if f"{rows}_blocks" in sums and measured not in sums:
-            raise ValueError(f"{_named(measured)} is missing beside {rows}_blocks")
+            raise ValueError(f"{_of_losslessness(measured)} is missing beside {rows}_blocks")
         _at_most(sums, measured, tokens)
         _at_most(sums, f"{rows}_blocks", sums.get(measured, 0.0))

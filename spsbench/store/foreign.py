@@ -455,18 +455,18 @@ _POOLED = "pooled_spec_decode_acceptance_histogram"
 def _aiperf_summary(row: Row, content: FileContent) -> None:
     """Add both of its acceptance lengths: of all loops alike, and of all requests alike."""
 
-    def told(metric: str) -> Any:
+    def average_of(metric: str) -> Any:
         return _inner_object(row, metric).get("avg")
 
-    if told("spec_decode_acceptance_length") is None and _POOLED not in row:
+    if average_of("spec_decode_acceptance_length") is None and _POOLED not in row:
         raise _Missing(f"spec_decode_acceptance_length and {_POOLED} are missing: no request told any")
     if _POOLED in row:
         histogram = _histogram(row[_POOLED], _POOLED)
         loops, accepted = sum(histogram), sum(kept * count for kept, count in enumerate(histogram))
         for metric, value in (("total_spec_decode_steps", loops), ("total_accepted_draft_tokens", accepted)):
-            if told(metric) is not None and _count_of(told(metric)) != value:
+            if average_of(metric) is not None and _count_of(average_of(metric)) != value:
                 raise _Missing(f"{_POOLED} contradicts {metric}")
-        drafted = told("total_draft_tokens")
+        drafted = average_of("total_draft_tokens")
         if loops:
             content.add(
                 Counts(
@@ -474,7 +474,9 @@ def _aiperf_summary(row: Row, content: FileContent) -> None:
                 )
             )
     for metric, stated in _OF_AIPERF.items():
-        if told(metric) is not None and (_POOLED not in row or metric == "spec_decode_acceptance_length"):
+        if average_of(metric) is not None and (
+            _POOLED not in row or metric == "spec_decode_acceptance_length"
+        ):
             content.stated.append(Stated(*stated, _figure(_inner_object(row, metric), "avg")))
 
 

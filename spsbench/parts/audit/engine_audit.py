@@ -43,7 +43,7 @@ from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.external.server import require_same_model
 from spsbench.parts.external.serving import lacking
 from spsbench.parts.verify.effort import Finding
-from spsbench.runner import REPORTED, Audit, Foreign, derive_seed, reading_of, told_in
+from spsbench.runner import REPORTED, Audit, Foreign, derive_seed, reading_of, reported_answer
 from spsbench.stats import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.store import EngineAuditRow, Evidence, FirstForward, RareShares, RoundingFacts
 
@@ -529,7 +529,7 @@ def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
     kind = TEST if row.get("probe") == TEST else ""
     sampling = GREEDY if kind else sampling
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
-    answer = told_in(row, ids[1], retokenised=row["retokenised"])
+    answer = reported_answer(row, ids[1], retokenised=row["retokenised"])
     most = row.get("max_new_tokens")
     ask = (
         None

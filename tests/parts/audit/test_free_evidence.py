@@ -25,7 +25,7 @@ from spsbench.parts.audit.free_evidence import MOST, FreeEvidence, _Ends, _Strea
 from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.verify.effort import Finding
 from spsbench.report.judgement import audit_sentences
-from spsbench.runner.foreign_texts import told_in
+from spsbench.runner.foreign_texts import reported_answer
 
 SAMPLING = SamplingParams()
 
@@ -412,7 +412,7 @@ def test_probes_are_half_without_a_seed() -> None:
 
 
 def test_lines_that_mean_something_else_are_left_out() -> None:
-    told = told_in({"loops": [{}], "accepted": 3, "logprobs": "no"}, [1, 2], retokenised=False)
+    told = reported_answer({"loops": [{}], "accepted": 3, "logprobs": "no"}, [1, 2], retokenised=False)
     assert (told.loops, told.accepted, told.logprobs) == (None, 3, None)
 
 
