@@ -41,7 +41,6 @@ class Tree:
             self.children[parent + 1].append(node)
 
     def target(self, node: int) -> HostRow:
-        """Return the target's row after a node."""
         return self._rows[node + 1]
 
     def draft(self, node: int) -> HostRow:

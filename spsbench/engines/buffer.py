@@ -40,12 +40,7 @@ class TreeShape(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A node of a tree that stands, or its root.
-
-    Attributes:
-        below: the nodes after it, in the order of drawing.
-        went: which of them stands; 0 where none does.
-    """
+    """A node of a tree that stands, or its root; of the nodes below it ``went`` stands, 0 if none does."""
 
     node: int
     below: Sequence[int]

@@ -101,7 +101,6 @@ def opened(
 
 
 def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = score_here) -> Outcome:
-    """Score what was generated, and derive tables, summary and report."""
     if plan.config.score:
         score(plan.task, store, watcher.scoring, scorer=scorer)
     summary = finalize(store, plan.source.tokenizer, plan.task)

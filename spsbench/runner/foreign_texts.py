@@ -58,7 +58,6 @@ REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "
 
 
 def reported_answer(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
-    """Return the answer on a line, with what the engine reported."""
     fields: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
     for name in REPORTED:
         with suppress(ProtocolError):

@@ -199,7 +199,6 @@ def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
 
 
 def note_proof(store: RunStore, proof: Proof, watcher: Watcher) -> None:
-    """Put a proof, or its failure, into run.json."""
     if "error" in proof:
         reason = proof["error"].partition(": ")[2]
         watcher.warned(ProofFailed(reason))

@@ -208,7 +208,6 @@ def _split(pair: Pair) -> tensor_parallel.SplitLM:
 def engine_factory(
     pair: Pair, slots: int, corpus: Sequence[Sequence[int]], peer: Callable[[Arm], Engine]
 ) -> EngineFactory:
-    """Return what builds a run's engines; see ``EngineFactory``."""
     ranks = pair.target.ranks if isinstance(pair.target, tensor_parallel.SplitLM) else None
     if ranks is not None and ranks.placement != FIRST:
         return AlikeEngineFactory(pair, slots, corpus)

@@ -122,7 +122,6 @@ class StoppingRule:
         return expectation(self._config, self._arms(), len(self._planned), self.prompts, self.measured_s)
 
     def note(self, store: RunStore, *, ended: bool) -> None:
-        """Record in run.json how far a run is."""
         before = store.run_info().get("stopping") or {}
         record: Stopping = {
             "until": self._config.until_ci,

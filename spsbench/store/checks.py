@@ -56,7 +56,6 @@ class NumberBounds(NamedTuple):
     unseen: bool = False
 
     def admits(self, value: Any) -> bool:
-        """Return whether a value of JSON is such a number."""
         if value is None:
             return self.null
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):

@@ -99,11 +99,9 @@ class FileContent:
         self.says, self.silent = self.form.scope
 
     def note_odd(self, how: str) -> None:
-        """Count a request that the file describes oddly."""
         self.odd[how] = self.odd.get(how, 0) + 1
 
     def skip(self, why: str, count: int = 1) -> None:
-        """Count requests that say nothing."""
         if count:
             self.skipped[why] = self.skipped.get(why, 0) + count
 
@@ -740,7 +738,6 @@ def _whole_document(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) 
 
 
 def form_of(row: Row) -> Form | None:
-    """Return the format of a document; None where it is unknown."""
     if any(f"{name}{ids}" in row for name in ("completion", "prompt") for ids in ("", "_ids")):
         return None  # a line of ``audit``
     return next((form for form in FORMS if form.fits(row)), None)

@@ -123,7 +123,6 @@ class RunStore:
         self.close()
 
     def close(self) -> None:
-        """Close the journals and give the lock back."""
         for name in ("_journal", "_score_journal"):
             if name in self.__dict__:
                 self.__dict__[name].close()
@@ -162,7 +161,6 @@ class RunStore:
         }
 
     def failed(self) -> set[Key]:
-        """Return the keys of the samples whose last attempt failed."""
         return {key for key, (offset, *_) in self._counted_offsets.items() if self._timings[offset].failed}
 
     def timings(self) -> list[Timing]:
@@ -210,7 +208,6 @@ class RunStore:
         return dict(self._run)
 
     def arms(self) -> list[Row]:
-        """Return every arm of the run with its axes, see ``Arm.axes``."""
         return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:

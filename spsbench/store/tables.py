@@ -326,7 +326,6 @@ def _columns_of_table(name: str) -> dict[str, str]:
 
 
 def arms_table(arms: Sequence[Row]) -> Any:
-    """Return ``run.json``'s arms as an Arrow table."""
     import pyarrow as pa
 
     rows = [dict(axes.identity(arm)) for arm in arms]
@@ -335,7 +334,6 @@ def arms_table(arms: Sequence[Row]) -> Any:
 
 
 def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
-    """Return the tables as pandas frames, with the arms' axes."""
     import pandas as pd
     import pyarrow as pa
 

@@ -56,7 +56,6 @@ class Timing:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Timing:
-        """Return the timing of a line of the journal."""
         lost = row["conditions"] or {}
         wave = row.get("wave")
         elapsed_s = float(lost.get(ELAPSED, row["prefill_s"] + row["decode_s"]))

@@ -148,7 +148,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --batch 2 --drafter early-exit:layers=2", "--batch ... runs a model for one sequence"),
     ("run, sweep-k --batch 2 --k adaptive", "--batch ... --policy"),
     ("run, sweep-k --batch 2 --sampling beam", "--batch ... a beam search takes one prompt"),
-    ("run, sweep-k --batch 2 --drafter suffix:across=true", "--batch ... remembers"),
+    ("run, sweep-k --batch 2 --drafter suffix:across=true", "--batch ... keeps"),
     *(
         (f"{command} --process {typed}", said)
         for command in ("run, sweep-k", "verify", "audit texts.jsonl", "trace x")
@@ -531,7 +531,10 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --device-map auto --backend onnxruntime", "--device-map: auto spreads a model"),
     ("run --device-map auto --batch 2", "--device-map: a batch of 2 is decoded on one device"),
     ("run --device-map gone.json", "--device-map: gone.json is neither a strategy"),
-    ("run --device-map auto --engine hf-generate,hf-assisted", "--device-map: hf-assisted knows"),
+    (
+        "run --device-map auto --engine hf-generate,hf-assisted",
+        "--device-map: hf-assisted runs on one device",
+    ),
     ("run --batch 2 --pair mini-t5", "--batch: embedded:mini-t5/target is an encoder-decoder"),
     ("run --process repetition_penalty=1.3 --pair mini-t5", "--process repetition_penalty: for an encoder"),
     ("run --batch 1,3 --limit 2", "--batch: batches of 3 are never full with 2 sequences"),

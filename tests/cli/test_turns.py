@@ -20,7 +20,7 @@ from spsbench.base.errors import UsageError
 from spsbench.config import resolve
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.runner import dialogue, plan
-from spsbench.runner.execution import request_of
+from spsbench.runner.turns import request_of
 from spsbench.store import RunStore
 
 FAKE = Path(__file__).parents[1] / "support/reading_engine.py"
