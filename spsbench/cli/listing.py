@@ -17,6 +17,7 @@ from spsbench.cli.messages import (
     BETTER_UNLESS_ERROR_RATE,
     EVALUATE_METRIC,
     NEEDS_OF_EVALUATE_METRIC,
+    NEEDS_OF_FIELD,
     NEEDS_OF_GRAPHED,
     NEEDS_OF_PASS_AT_K,
     NEEDS_OF_WORKER,
@@ -110,7 +111,7 @@ def _tasks() -> list[Row]:
         "task": FIELD,
         "what": str(FieldOfTasks(tuple(FIELD_TASKS))),
         "samplings": "greedy",
-        "needs": f"mini: {NOTHING}\nofficial: what each needs",
+        "needs": NEEDS_OF_FIELD,
         "from": SPSBENCH,
     }
     return [*ours, several, *_kinds("task", TASKS, about)]

@@ -29,7 +29,8 @@ from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
 from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.listing import list_
-from spsbench.cli.options import EXIT_CODES, HELP_ALL
+from spsbench.cli.messages import EXIT_CODES, OUT_OF_MEMORY, OWN_FAULT
+from spsbench.cli.options import HELP_ALL
 from spsbench.cli.report import report
 from spsbench.cli.run import merge, run, sweep_k
 from spsbench.cli.score import score
@@ -285,14 +286,14 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
         case typer.Abort():
             return INTERRUPTED
         case MemoryError():  # a command that needs no torch raises it
-            complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
+            complain(OUT_OF_MEMORY)
             return 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.ENAMETOOLONG) if error.filename:
             refusal = _of_a_file(error)
             complain(str(refusal))
             return refusal.exit_code
         case Exception():
-            hint = "" if debug else " This is a fault of spsbench; --debug shows where."
+            hint = "" if debug else f" {OWN_FAULT}"
             complain(f"{first_line(error, kind=True)}{hint}")
             return 1
     raise error

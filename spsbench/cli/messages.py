@@ -8,6 +8,15 @@ from pathlib import Path
 from spsbench.base.messages import Message
 from spsbench.report.wording import counted
 
+EXIT_CODES = (
+    "Exit codes: 0 success, 1 failure while running, 2 usage error, 3 data or model unavailable, "
+    "4 a gate failed, 5 some sequences failed or are missing, 129, 130 or 143 interrupted."
+)
+"""The last lines of a command's help."""
+
+OUT_OF_MEMORY = "out of memory. Choose a smaller pair, --dtype bfloat16 or another device."
+OWN_FAULT = "This is a fault of spsbench; --debug shows where."
+
 CHECKING = "Checking task, data and models"
 
 LOAD_IN_RUNS = (
@@ -311,6 +320,7 @@ EVALUATE_METRIC = "A metric of the evaluate library, or a script for it, evaluat
 NEEDS_OF_EVALUATE_METRIC = "its script, from the hub or a file"
 BETTER_UNLESS_ERROR_RATE = "higher, of error rates lower"
 NEEDS_OF_WORKER = "a program that speaks the engine protocol"
+NEEDS_OF_FIELD = "mini: nothing\nofficial: what each needs"
 NEEDS_OF_GRAPHED = "CUDA, else it is eager"
 
 

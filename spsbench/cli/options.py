@@ -24,12 +24,6 @@ from spsbench.config.option import OptionRow, rows_of_settings
 from spsbench.config.option import Panel as Panel
 from spsbench.config.processing import PROCESSING
 
-EXIT_CODES = (
-    "Exit codes: 0 success, 1 failure while running, 2 usage error, 3 data or model unavailable, "
-    "4 a gate failed, 5 some sequences failed or are missing, 129, 130 or 143 interrupted."
-)
-"""The last lines of a command's help."""
-
 MANY = 15
 """Options of a command above which ``--help`` shows the needed ones, and ``--help-all`` shows all."""
 

@@ -157,12 +157,13 @@ def say_reading(task: Task, *, quiet: bool) -> None:
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
     """Return what a file given as TASK stands for: prompts, or a task with the file as its data."""
+    from spsbench.tasks.messages import FileRead
     from spsbench.tasks.prompts import is_task_file, layout_of
 
     if task is None or not is_task_file(task) or not Path(task).is_file():
         return {}
     layout = layout_of(Path(task))
-    say(layout.described(task), quiet=quiet)
+    say(FileRead(task, layout.task, layout.fields), quiet=quiet)
     return {} if layout.task is None else {"task": layout.task, "data": task}
 
 

@@ -353,35 +353,28 @@ class Limits(_Settings):
     ks: Ks = setting(
         "--k LIST",
         "Lookahead K: 4, 0,2,4 or 0..7; 0 is ArS; adaptive leaves it to a policy. Default: 4; sweep-k: 0..7.",
+        f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0..7",
         default=(4,),
-        description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0..7",
     )
     samplings: Names | None = setting(
         "--sampling LIST",
         "Presets of the task, e.g. nucleus,greedy; model, from generation_config.json; beam:width=4.",
+        "names of samplings that the task knows, or beam",
         names="samplings",
-        default=None,
-        description="names of samplings that the task knows, or beam",
     )
     max_new_tokens: Tokens | None = setting(
         "--max-new-tokens N",
         "Most new tokens of an output. Default: the task's.",
+        _up_to(MOST_TOKENS),
         Panel.SAMPLING,
-        default=None,
-        description=_up_to(MOST_TOKENS),
     )
     limit: Prompts | Annotated[str, AfterValidator(_range)] | None = setting(
         "--limit N",
         "Number of prompts, or a range of them: 10-20. Default: the protocol's.",
-        default=None,
-        description=f"{_up_to(MOST_PROMPTS)}, or a range from 1 as 10-20",
+        f"{_up_to(MOST_PROMPTS)}, or a range from 1 as 10-20",
     )
     samples: Samples | None = setting(
-        "--samples N",
-        "Sequences per prompt and arm.",
-        Panel.WHAT,
-        default=None,
-        description=_up_to(MOST_SAMPLES),
+        "--samples N", "Sequences per prompt and arm.", _up_to(MOST_SAMPLES), Panel.WHAT
     )
 
 
@@ -487,196 +480,193 @@ class RunConfig(Limits):
         "A name of `spsbench list tasks`; a file of prompts or of a task's data (.jsonl, .json, "
         ".parquet, .txt); a task's YAML file; or file.py:attribute. Default: the pair's task, else "
         "xsum.",
+        "a name that `spsbench list tasks` shows, or a path",
         names="tasks",
         default="xsum",
-        description="a name that `spsbench list tasks` shows, or a path",
     )
     pair: PairConfig = setting(
         "--pair NAME",
         "Target and draft by name, see `spsbench list pairs`. Default: mini.",
+        "a name that `spsbench list pairs` shows, or a mapping",
+        default=...,
         names="pairs",
-        description="a name that `spsbench list pairs` shows, or a mapping",
     )
     protocol: Name = setting(
         "--protocol NAME",
         "Limits by name, see `spsbench list protocols`. Default: quick.",
+        "a name that `spsbench list protocols` shows",
         Panel.WHAT,
         names="protocols",
         default="quick",
-        description="a name that `spsbench list protocols` shows",
     )
     data: Name = setting(
         "--data SOURCE",
         "official, mini or a file. Default: mini with a synthetic pair, else official.",
-        description="official, mini or a path",
+        "official, mini or a path",
+        default=...,
     )
     methods: Methods = setting(
         "--arms LIST",
         "Methods: ars, sps, draft. Default: ars,sps.",
+        "one or more of ars, sps, draft",
         Panel.WHAT,
         default=("ars", "sps"),
-        description="one or more of ars, sps, draft",
     )
     temperature: float | None = setting(
         "--temperature T",
         "Temperature, above 0. Default: the sampling's.",
+        f"a number from {LEAST_TEMPERATURE:g} (for 0 give --sampling greedy)",
         Panel.SAMPLING,
-        default=None,
         ge=LEAST_TEMPERATURE,
         strict=True,
-        description=f"a number from {LEAST_TEMPERATURE:g} (for 0 give --sampling greedy)",
     )
     top_p: float | None = setting(
         "--top-p P",
         "Nucleus mass, above 0 to 1. Default: the sampling's.",
+        "a number above 0 and at most 1",
         Panel.SAMPLING,
-        default=None,
         gt=0,
         le=1,
         strict=True,
-        description="a number above 0 and at most 1",
     )
     top_k: int | None = setting(
         "--top-k N",
         "Keep the N most probable tokens; 0 keeps all. Default: the sampling's.",
+        "a whole number from 0 to 2**31-1",
         Panel.SAMPLING,
-        default=None,
         ge=0,
         lt=2**31,
         strict=True,
-        description="a whole number from 0 to 2**31-1",
     )
     process: ProcessingSettings = setting(
         "--process NAME=VALUE...",
         "Change logits before a token is drawn, e.g. min_p=0.1:typical_p=0.9; may be repeated. "
         f"Names: {', '.join(PROCESSING)}.",
+        "settings as in min_p=0.1:frequency_penalty=0.3",
         Panel.SAMPLING,
         names="processing",
         default=ProcessingSettings(),
-        description="settings as in min_p=0.1:frequency_penalty=0.3",
     )
     fixed_length: Flag = setting(
         "--fixed-length",
         "Ignore EOS and stop strings, so that all outputs have the same length.",
+        "true or false",
         Panel.SAMPLING,
         default=False,
-        description="true or false",
     )
     drafters: Names = setting(
         "--drafter LIST",
         "What proposes tokens, e.g. model,lookup. Default: model.",
+        "names of drafters",
         names="drafters",
         default=("model",),
-        description="names of drafters",
     )
     rules: Names = setting(
         "--rule LIST",
         "What accepts draft tokens. Default: modified-rejection; of trees recursive-rejection.",
+        "names of rules",
         Panel.DRAFTING,
         names="rules",
         default=("modified-rejection",),
-        description="names of rules",
     )
     policies: Names = setting(
         "--policy LIST",
         "How many tokens a loop drafts, up to K. Default: fixed, always K.",
+        "names of policies",
         Panel.DRAFTING,
         names="policies",
         default=("fixed",),
-        description="names of policies",
     )
     trees: Trees = setting(
         "--tree SHAPES",
         "How drafts branch: chain; siblings by depth, e.g. 4,2,1 (K is its depth); dynamic:N, the N most "
         "probable nodes down to K; or several, as in chain+4,2,1. Default: chain.",
+        "chain, siblings by depth (4,2,1) or dynamic:N, with + between",
         Panel.DRAFTING,
         default=(CHAIN,),
-        description="chain, siblings by depth (4,2,1) or dynamic:N, with + between",
     )
     batches: Batches = setting(
         "--batch LIST",
         "Batch sizes, each arm at each: 1,2,4,8. Default: 1.",
+        f"whole numbers from 1 to {MAX_BATCH}: one (8) or a list (1,4,16)",
         Panel.MACHINE,
         default=(1,),
-        description=f"whole numbers from 1 to {MAX_BATCH}: one (8) or a list (1,4,16)",
     )
     engines: Engines = setting(
         "--engine LIST",
         'What runs the loops, see `spsbench list engines`; any program as worker:"COMMAND"; a server as '
         "openai:URL. Default: eager; on CUDA graphed, if every arm can be captured.",
+        "names of engines, or worker:COMMAND",
         Panel.MACHINE,
         names="engines",
         default=(EAGER,),
-        description="names of engines, or worker:COMMAND",
     )
     device: str = setting(
         "--device NAME",
         "auto, cpu, cuda, cuda:N or mps. Default: auto.",
+        "auto, cpu, cuda, cuda:N or mps",
         Panel.MACHINE,
         default="auto",
         pattern=r"^(auto|cpu|mps|cuda(:[0-9]+)?)$",
-        description="auto, cpu, cuda, cuda:N or mps",
     )
     dtype: Dtypes = setting(
         "--dtype NAME",
         "auto, float32, bfloat16, float16, int8 or int4. With a + how weights are quantised and what is "
         "computed in: bfloat16+int8. Another one for the draft: auto:draft=int8. Default: auto.",
+        f"{_DTYPES}, perhaps with a draft as auto:draft=int8",
         Panel.MACHINE,
         default="auto",
-        description=f"{_DTYPES}, perhaps with a draft as auto:draft=int8",
     )
     device_map: Name | None = setting(
         "--device-map MAP",
         "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and devices.",
+        "auto, balanced, sequential or a JSON file",
         Panel.MACHINE,
-        default=None,
-        description="auto, balanced, sequential or a JSON file",
     )
     threads: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_THREADS)] = setting(
         "--threads auto|N",
         "CPU threads. Default: auto, by the target's size and the CPUs that others leave.",
+        f"auto or {_up_to(MOST_THREADS)}",
         Panel.MACHINE,
         default="auto",
-        description=f"auto or {_up_to(MOST_THREADS)}",
     )
     backend: Literal["auto", "onnxruntime", "torch", "inductor"] = setting(
         "--backend NAME",
         "auto, onnxruntime, torch or inductor. Default: onnxruntime on a CPU where it covers the models.",
+        "auto, onnxruntime, torch or inductor (torch, with compiled layers)",
         Panel.MACHINE,
         default="auto",
-        description="auto, onnxruntime, torch or inductor (torch, with compiled layers)",
     )
     tensor_parallel: Ranks = setting(
         "--tensor-parallel N",
         "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ... The draft is "
         "in the first; with N:draft=replicated in all.",
+        "a whole number from 1, or as 2:draft=replicated (or first) from 2",
         Panel.MACHINE,
         default=1,
-        description="a whole number from 1, or as 2:draft=replicated (or first) from 2",
     )
     ids: Ids | None = setting(
         "--id LIST",
         "Only the prompts with these ids, e.g. HumanEval/3,HumanEval/8.",
+        "ids of the task's prompts",
         Panel.WHAT,
-        default=None,
-        description="ids of the task's prompts",
     )
     tags: dict[TagName, Notes] = setting(
         "--tag KEY=VALUE...",
         "A note that run.json and every table carry, e.g. gpu=a; may be repeated.",
+        "names that begin with a letter, and texts",
         Panel.WHAT,
-        default_factory=dict,
+        default={},
         max_length=MOST_ARMS,
-        description="names that begin with a letter, and texts",
     )
     seed: int = setting(
         "--seed N",
         "Random seed. Default: 0.",
+        "a whole number from 0 to 2**63-1",
         default=0,
         ge=0,
         lt=2**63,
         strict=True,
-        description="a whole number from 0 to 2**63-1",
     )
     trace: int = Field(
         default=8,
@@ -686,75 +676,67 @@ class RunConfig(Limits):
         description=f"a whole number from 0 to {MOST_PROMPTS:,}",
     )
     score: Flag | Literal["unsafe"] = setting(
-        "--no-score",
-        "Generate only; compute no metric.",
-        Panel.WHAT,
-        default=True,
-        description="true, false or unsafe",
+        "--no-score", "Generate only; compute no metric.", "true, false or unsafe", Panel.WHAT, default=True
     )
     proof: Flag = setting(
         "--no-proof",
         "Skip the extra sequences of the losslessness test.",
+        "true or false",
         Panel.WHAT,
         default=True,
-        description="true or false",
     )
     chat_template: Literal["auto", "none"] = setting(
         "--chat-template auto|none",
         "Whether to use the tokenizer's chat template. Default: auto.",
+        "auto or none",
         Panel.SAMPLING,
         default="auto",
-        description="auto or none",
     )
     template_args: dict[TagName, bool | int | float | str] = setting(
         "--template-arg NAME=VALUE...",
         "A variable of the chat template, e.g. enable_thinking=false; may be repeated.",
+        "names of variables, and what they are: true, a number or a text",
         Panel.SAMPLING,
-        default_factory=dict,
+        default={},
         max_length=MOST_ARMS,
-        description="names of variables, and what they are: true, a number or a text",
     )
     turns: Turns = setting(
         "--turns WHICH",
         "Of a user's turns ask first, last, all (after the file's answers), or own: each after the arm's "
         "own. Default: last of `messages`; own of mt-bench, which only `run` asks.",
+        "first, last, all or own",
         Panel.WHAT,
         default="last",
-        description="first, last, all or own",
     )
     extract: Literal["auto", "none", "fence"] = setting(
         "--extract auto|none|fence",
         "How code is read from chat answers: begun for the model (auto), as it is, or from its fence.",
+        "auto, none or fence",
         Panel.WHAT,
         default="auto",
-        description="auto, none or fence",
     )
     shard: Annotated[str, AfterValidator(_shard)] | None = setting(
         "--shard I/N",
         "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them.",
+        "i/n with i from 1 to n, e.g. 1/4",
         Panel.WHAT,
-        default=None,
-        description="i/n with i from 1 to n, e.g. 1/4",
     )
     warmup: Flag = Field(default=True, description="true or false")
     until: Annotated[str | None, BeforeValidator(_until)] = setting(
         "--until ci=X%,TIME",
         "Stop when every speedup's 95% interval, valid at every look, is within X% of it: ci=5%; after "
         "so much measuring, at the end of a prompt: 5min; at the first of both: ci=5%,5min.",
+        (f"ci=X% with X above 0 and at most {WIDEST_PERCENT}, a time as 90s or 5min, or ci=1%,5min"),
         Panel.WHAT,
-        default=None,
-        description=f"ci=X% with X above 0 and at most {WIDEST_PERCENT}, a time as 90s or 5min, "
-        "or ci=1%,5min",
     )
     remeasure_s: float | None = setting(
         "--remeasure TIME",
         "Time again what contention disturbed (above 2% of a timing), for at most this long; 0: not at "
         "all. Default: as long as the measuring took, 30s for a short run.",
+        "a time, 0 for none: seconds, or with a unit as in 5min",
         Panel.WHAT,
-        default=None,
         ge=0,
         strict=True,
-        description="a time, 0 for none: seconds, or with a unit as in 5min",
     )
 
     @property

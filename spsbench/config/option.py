@@ -60,16 +60,28 @@ _ROW = "row"
 
 
 def setting(
-    spec: str, text: str, panel: str | None = None, *, names: str | None = None, **checked: Any
+    spec: str,
+    text: str,
+    form: str,
+    panel: str | None = None,
+    *,
+    names: str | None = None,
+    default: Any = None,
+    **limits: Any,
 ) -> Any:
-    """A field of a run's settings that an option sets; ``checked`` is for pydantic's ``Field``.
+    """A field of a run's settings that an option sets.
 
     The field's title is what the option calls it: ``k`` of ``ks``, ``score`` of ``--no-score``.
+
+    Args:
+        form: what may be written, as the remedy of an error says it.
+        default: ``...`` for none.
+        limits: of the value, for pydantic's ``Field``.
     """
     row = OptionRow(spec, text, panel, names)
     title = row.name.removeprefix("no_") if row.is_switch else row.name
     extra: Any = {_ROW: row}
-    return Field(title=title, json_schema_extra=extra, **checked)
+    return Field(default, title=title, description=form, json_schema_extra=extra, **limits)
 
 
 def rows_of_settings(model: type[BaseModel]) -> dict[str, OptionRow]:

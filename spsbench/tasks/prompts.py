@@ -37,6 +37,7 @@ from spsbench.base.files import open_file, opened
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.config.files import file_name
 from spsbench.tasks.conversation import Conversation, Message
+from spsbench.tasks.messages import LAST_ANSWER
 from spsbench.tasks.metrics.builtin import ROUGE
 from spsbench.tasks.metrics.kind import scores
 from spsbench.tasks.sources import (
@@ -119,14 +120,6 @@ class Layout:
 
     task: str | None
     fields: tuple[str, ...]
-
-    def described(self, path: str) -> str:
-        """One sentence for the user."""
-        by = f" ({', '.join(self.fields)})" if self.fields else ""
-        if self.task is None:
-            each = ", one a line" if path.endswith(".txt") else ""
-            return f"Reading {path} as prompts{by or each}."
-        return f"Reading {path} as data of {self.task}{by}, like `{self.task} --data {path}`."
 
 
 def is_prompts_file(name: str) -> bool:
@@ -341,7 +334,7 @@ def _unread(row: DataRow) -> Iterator[str]:
     if isinstance(messages, list):
         roles = [each.get("role") for each in messages if isinstance(each, dict)]
         if "user" in roles[:-1] and roles[-1] == "assistant":
-            yield "the answer at the end of messages"
+            yield LAST_ANSWER
         told = {
             key
             for each in messages

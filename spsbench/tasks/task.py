@@ -16,6 +16,7 @@ from spsbench.base.paths import mini_dir, mini_dirs, way_to_install
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.conversation import Conversation
+from spsbench.tasks.messages import SYNTHETIC_DATA
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
 from spsbench.tasks.sources import DataRow, bad_data, fetch, is_blank, read_rows, require_columns, sibling
 from spsbench.tasks.spec import TaskSpec
@@ -320,8 +321,8 @@ class YamlTask(Task):
         """(rows, provenance) of data that came from a path or, as ``mini``, with the package."""
         split = self.spec.data.split
         if data == "mini":
-            source = "synthetic data of the package"
-            return read_rows(mini_path(self.spec), split), {"source": source, "revision": None, "split": None}
+            origin = {"source": SYNTHETIC_DATA, "revision": None, "split": None}
+            return read_rows(mini_path(self.spec), split), origin
         return read_rows(Path(data), split), {"source": data, "revision": None, "split": split}
 
     def _published(

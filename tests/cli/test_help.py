@@ -11,7 +11,8 @@ import typer.main
 from support.commandline import Cli
 
 from spsbench.cli.main import COMMANDS, PANELS, app, main
-from spsbench.cli.options import EXIT_CODES, MANY
+from spsbench.cli.messages import EXIT_CODES
+from spsbench.cli.options import MANY
 
 GROUP: Any = typer.main.get_command(app)
 SHOWN = [name for names in PANELS.values() for name in names]

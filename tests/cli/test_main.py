@@ -12,7 +12,7 @@ from support.commandline import Cli
 import spsbench
 from spsbench.base.errors import UnavailableError
 from spsbench.cli import main as cli_main
-from spsbench.cli.options import EXIT_CODES
+from spsbench.cli.messages import EXIT_CODES
 
 
 def test_version(cli: Cli) -> None:

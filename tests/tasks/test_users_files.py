@@ -15,8 +15,9 @@ from spsbench.base.errors import UnavailableError
 from spsbench.config.files import read_yaml
 from spsbench.report.wording import reading_notes
 from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.messages import FileRead
 from spsbench.tasks.metrics.builtin import rouge_reads
-from spsbench.tasks.prompts import layout_of, read_prompts_file
+from spsbench.tasks.prompts import Layout, layout_of, read_prompts_file
 from spsbench.tasks.sources import read_rows
 from spsbench.tasks.text_tokenizer import TextTokenizer
 
@@ -71,7 +72,8 @@ def test_lines_of_the_batch_api_are_read_and_what_is_not_used_is_said() -> None:
         "c3": {"messages": [said("system", "Be brief."), said("user", "Name a hill.")]},
         "c4": {"messages": [said("user", "Name a lake.")]},
     }
-    assert layout_of(path).described("b.jsonl") == "Reading b.jsonl as prompts (body)."
+    assert layout_of(path) == Layout(None, ("body",))
+    assert str(FileRead("b.jsonl", None, ("body",))) == "Reading b.jsonl as prompts (body)."
     (note,) = reading_notes(load_task(str(path)).load("official", None, 0).provenance)
     assert note == (
         "Not used of the file: body.model (4), body.max_completion_tokens (1), body.temperature (1), "
