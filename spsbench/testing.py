@@ -123,7 +123,9 @@ def assert_lossless(
     kind, accept = _judge(rule)
     for scene in scenes(drafter, accept, vocab_size, ks, samplings, policy):
         if scene.depth is not None and kind is not None:
-            kind.require_tree(siblings_of(spec) if shape_in(spec := _spec(drafter)) else "independent")
+            kind.require_tree(
+                siblings_of(spec) if shape_in(spec := _name_and_options(drafter)) else "independent"
+            )
         worst = worst_difference(scene)
         if not worst.is_none:
             raise AssertionError(described(worst, scene))
@@ -142,12 +144,12 @@ def scenes(
     Args:
         accept: the rule.
     """
-    make, needs = _factory(drafter)
-    shape = shape_in(_spec(drafter))
+    make, needs = _factory_and_needs(drafter)
+    shape = shape_in(_name_and_options(drafter))
     # (the most tokens of a draft, the most that stand of a tree)
     sizes = [(k, k) for k in ks] if shape is None else sorted({(shape.nodes, shape.depth(k)) for k in ks})
     for sampling, (k, most) in product(samplings, sizes):
-        target = _table(vocab_size, needs)
+        target = _target_of_scene(vocab_size, needs)
         build: Callable[[], Drafter] = partial(_build_drafter, make, target, sampling, policy, needs, most)
         if WEIGHTS in needs:
             build = cache(build)  # cutting and rounding take long; ``begin`` forgets the last sequence
@@ -156,7 +158,7 @@ def scenes(
             generator = torch.Generator().manual_seed(k)
             numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
             before = tuple(map(tuple, numbers))
-            depth = most if shape is not None or _branches(target, build(), prompt_ids, k) else None
+            depth = most if shape is not None or _proposes_trees(target, build(), prompt_ids, k) else None
             yield Scene(target, build, accept, prompt_ids, k, sampling, before, depth)
 
 
@@ -186,10 +188,10 @@ def fake_engine(
         vocab_size: V.
         tick_s: seconds that pass at every look at the clock.
     """
-    make, needs = _factory(drafter)
+    make, needs = _factory_and_needs(drafter)
     decoder = Letters(string.ascii_letters[: vocab_size - 1])
     clock = FakeClock(tick_s)
-    target = _table(vocab_size, needs)
+    target = _target_of_scene(vocab_size, needs)
     build = partial(_build_drafter, make, target, policy=FIXED, needs=needs, k=k) if k else None
     return EagerEngine(target, None, k, decoder, torch.device("cpu"), clock, make_drafter=build)
 
@@ -246,8 +248,8 @@ def _judge(rule: str | RuleKind | Accept) -> tuple[RuleKind | None, Accept]:
     return kind, kind.build(kind.settled(spec)).accept
 
 
-def _branches(target: TableModel, drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
-    """Return whether a drafter proposes trees after a prompt, for a few of its numbers."""
+def _proposes_trees(target: TableModel, drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
+    """After a prompt, for a few of its numbers."""
     target.begin(prompt)
     for u in (0.01, 0.5, 0.99):
         drafter.begin(prompt)
@@ -273,13 +275,12 @@ def small_tree(drafter: Spec) -> Spec:
     return replace(drafter, options=tuple(options.items()))
 
 
-def _spec(drafter: str | DrafterKind | Factory) -> Spec:
-    """Return its name and options; for what builds a drafter, none."""
+def _name_and_options(drafter: str | DrafterKind | Factory) -> Spec:
+    """For what builds a drafter, none."""
     return Spec.parse(drafter) if isinstance(drafter, str) else Spec("")
 
 
-def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
-    """Return what builds it, and what it needs."""
+def _factory_and_needs(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
     if not isinstance(drafter, (str, DrafterKind)):
         return drafter, frozenset()
     spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec(drafter.name)
@@ -290,13 +291,12 @@ def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[s
 def _build_drafter(
     make: Factory, target: TableModel, sampling: SamplingParams, policy: str, needs: frozenset[str], k: int
 ) -> Drafter:
-    """Return a drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""
+    """It remembers nothing of an earlier one: its tables and its policy are new, too."""
     hidden = target if isinstance(target, TableWithStates) else None
     return make(context_of(target.vocab_size, sampling, policy, needs=needs, hidden=hidden, k=k))
 
 
-def _table(vocab_size: int, needs: frozenset[str]) -> TableModel:
-    """Return the target of a scene."""
+def _target_of_scene(vocab_size: int, needs: frozenset[str]) -> TableModel:
     rows = random_rows(vocab_size, seed=1, sharpness=_SHARPNESS)
     kind = TableWithStates if HIDDEN in needs else TableModel
     return kind(rows, vocab_size)
@@ -331,7 +331,7 @@ class TableWithStates(TableModel):
 
 @cache
 def _small_model(vocab_size: int) -> CausalLM:
-    """Return a model of two random layers; shared, as a drafter that takes its layers has its own cache."""
+    """Of two random layers; shared, as a drafter that takes its layers has its own cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -211,10 +211,10 @@ def git_state(root: Path) -> dict[str, Any] | None:
     """
     if not (root / ".git").exists():
         return None
-    commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    commit = _tool_output("git", "-C", str(root), "rev-parse", "HEAD")
     if not commit:
         return None
-    changes = _output("git", "-C", str(root), "status", "--porcelain", "--", ".", ":!results")
+    changes = _tool_output("git", "-C", str(root), "status", "--porcelain", "--", ".", ":!results")
     return {"commit": commit, "dirty": None if changes is None else changes != ""}
 
 
@@ -226,14 +226,14 @@ def gpus() -> list[dict[str, str]]:
 
 def smi_rows(fields: Sequence[str], form: str = "csv,noheader") -> list[list[str]]:
     """Return what nvidia-smi reports of every GPU, one cell a field; empty without the tool."""
-    lines = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", f"--format={form}")
+    lines = _tool_output("nvidia-smi", f"--query-gpu={','.join(fields)}", f"--format={form}")
     rows = [[cell.strip() for cell in line.split(",")] for line in (lines or "").splitlines()]
     return [row for row in rows if len(row) == len(fields)]
 
 
 def _cpu() -> dict[str, Any]:
     return {
-        "model": _cpu_line("model name") or platform.processor() or None,
+        "model": _first_cpuinfo_line("model name") or platform.processor() or None,
         "virtual": is_virtual(),
         "architecture": platform.machine(),
         "cores": psutil.cpu_count(logical=False),
@@ -260,12 +260,11 @@ def require_cpus(threads: int | str) -> None:
 
 def is_virtual() -> bool | None:
     """Return whether this is a virtual machine, by the CPU's flags (x86 Linux); None if unknown."""
-    flags = _cpu_line("flags")
+    flags = _first_cpuinfo_line("flags")
     return None if flags is None else "hypervisor" in flags.split()
 
 
-def _cpu_line(name: str) -> str | None:
-    """Return the first line of this name in ``/proc/cpuinfo``; None without one."""
+def _first_cpuinfo_line(name: str) -> str | None:
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -274,8 +273,8 @@ def _cpu_line(name: str) -> str | None:
     return next((value.strip() for key, _, value in fields if key.strip() == name), None)
 
 
-def _output(tool: str, *arguments: str) -> str | None:
-    """Return what a tool prints; None if it is missing, fails or hangs."""
+def _tool_output(tool: str, *arguments: str) -> str | None:
+    """None if the tool is missing, fails or hangs."""
     path = shutil.which(tool)
     if path is None:
         return None

@@ -111,7 +111,7 @@ class NvmlBoard:
         self._shared_s = 0.0
 
     def _nvml_value(self, what: str, *arguments: Any, board: Any = None) -> Any:
-        """Return what ``nvmlDeviceGet...`` answers; None where driver or package lack the call."""
+        """None where driver or package lack the call ``nvmlDeviceGet...``."""
         with suppress(self._nvml.NVMLError, AttributeError):
             return getattr(self._nvml, f"nvmlDeviceGet{what}")(board or self._handle, *arguments)
         return None
@@ -157,7 +157,7 @@ class NvmlBoard:
         if bits is None:  # its name before driver 535
             bits = self._nvml_value("CurrentClocksThrottleReasons", board=self._board)
         readings |= {f"{THROTTLED}{name}": 1.0 for bit, name in REASONS.items() if (bits or 0) & bit}
-        if (others := self._others(_family())) is not None:
+        if (others := self._others(_own_process_ids())) is not None:
             readings[OTHERS] = float(len(others))
         return readings
 
@@ -178,7 +178,7 @@ class NvmlBoard:
 
     def shared_s(self) -> float | None:
         """Return the seconds in which others computed there, by the driver's samples; None if unknown."""
-        nvml, family = self._nvml, _family()
+        nvml, family = self._nvml, _own_process_ids()
         if self._others(family) is None:
             return None
         try:
@@ -199,8 +199,8 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1e3
 
 
-def _family() -> set[int]:
-    """Return the ids of this process and of those that it started."""
+def _own_process_ids() -> set[int]:
+    """Of this process and of those that it started."""
     with suppress(psutil.Error):
         return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     return {os.getpid()}
@@ -248,25 +248,24 @@ class SmiBoard:
     def state(self) -> dict[str, float | None]:
         """The first one is that of the query that found the board."""
         row, self._row = self._row, None
-        row = row or _row_of([self._facts["uuid"]]) or {}
+        row = row or _nvidia_smi_row([self._facts["uuid"]]) or {}
         return {name: row.get(name) for name in STATE}
 
 
-def _row_of(uuids: Sequence[str]) -> dict[str, Any] | None:
-    """Return nvidia-smi's row for the board with one of these UUIDs; with one board, for a MIG slice of it
-    too.
+def _nvidia_smi_row(uuids: Sequence[str]) -> dict[str, Any] | None:
+    """Of the board with one of these UUIDs; with one board, of a MIG slice of it too.
 
     Slices are not listed by it, and torch may not say what a device is called by.
     """
     fields = [field for field, _ in _QUERY.values()]
-    rows = [_read(row) for row in smi_rows(fields, "csv,noheader,nounits")]
+    rows = [_facts_of_line(row) for row in smi_rows(fields, "csv,noheader,nounits")]
     matching = [row for row in rows if row["uuid"] in uuids]
     alone = [row for row in rows if len(rows) == 1 and (row["mig"] or not uuids)]
     return next(iter([*matching, *alone]), None)
 
 
-def _read(cells: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of a line; None for ``[N/A]`` and ``[Not Supported]``."""
+def _facts_of_line(cells: Sequence[str]) -> dict[str, Any]:
+    """None for ``[N/A]`` and ``[Not Supported]``."""
     facts: dict[str, Any] = dict.fromkeys(_QUERY)
     for (name, (_, read)), cell in zip(_QUERY.items(), cells, strict=True):
         if not cell.startswith("["):
@@ -281,7 +280,7 @@ def board_of(uuid: str | None) -> NvmlBoard | SmiBoard | None:
     for name in names:
         with suppress(NoNvml):
             return NvmlBoard(*nvml_of(name))
-    row = _row_of(names)
+    row = _nvidia_smi_row(names)
     return None if row is None else SmiBoard(row)
 
 

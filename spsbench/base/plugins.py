@@ -60,7 +60,7 @@ class Registry(dict[str, Kind]):
         if name in self:
             return self[name]
         flag = flag or self._flag
-        modules = {} if names_file(name) else self._modules()
+        modules = {} if names_file(name) else self._modules_by_kind()
         if names_file(name):
             path, _, attribute = name.rpartition(":")
             kind = _from_file(Path(path), attribute, flag)
@@ -86,10 +86,10 @@ class Registry(dict[str, Kind]):
         """Return every name that can be given, and where it comes from: ``spsbench`` or another package."""
         points = metadata.entry_points(group=self._group)
         others = {point.name: point.dist.name if point.dist else "another package" for point in points}
-        return others | dict.fromkeys([*self, *self._modules()], "spsbench")
+        return others | dict.fromkeys([*self, *self._modules_by_kind()], "spsbench")
 
-    def _modules(self) -> dict[str, str]:
-        """Return the modules of the room that declare a kind, by its name; they are read, not imported."""
+    def _modules_by_kind(self) -> dict[str, str]:
+        """By the kind's name; they are read, not imported."""
         folders = [] if self._room is None else importlib.import_module(self._room).__path__
         files = (file for folder in folders for file in sorted(Path(folder).glob("*.py")))
         return {

@@ -436,7 +436,7 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     if early is not None:
         raise PeerError(f"it went on after the stop token {ids[early]} at {early}")
     if answer.finish == STOP:
-        return _with_stop(answer, ask)
+        return _with_stop_token(answer, ask)
     if answer.finish != LENGTH:
         raise PeerError(f"finish is {shortened(answer.finish)} and neither {STOP!r} nor {LENGTH!r}")
     if len(ids) < ask.max_new_tokens and not answer.retokenised:
@@ -453,8 +453,8 @@ def _check_drafted(drafted: list[list[int]], accepted: list[int] | None, vocab_s
         raise PeerError("it accepted more tokens of a loop than it had drafted")
 
 
-def _with_stop(answer: Answer, ask: Ask) -> Answer:
-    """Return the answer with the token that ended it: without its last draw a text would be biased."""
+def _with_stop_token(answer: Answer, ask: Ask) -> Answer:
+    """Without its last draw a text would be biased."""
     ids = answer.output_ids
     if ids and ids[-1] in ask.stop_ids:
         return answer

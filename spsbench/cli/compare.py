@@ -113,7 +113,7 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
             place["gap"], place["gap_unknown"] = None, pair
             continue
         model = pair.draft if arm["method"] == "draft" else pair.target
-        before = [*_prompt(samples[0], arm["arm"], place, prompts), *a_tokens[:at]]
+        before = [*_prompt_ids(samples[0], arm["arm"], place, prompts), *a_tokens[:at]]
         here = [token for token in (place["a_token"], place["b_token"]) if token is not None]
         if not all(0 <= token < model.vocab_size for token in (*before, *here)):
             place["gap"], place["gap_unknown"] = None, FOREIGN_IDS
@@ -147,7 +147,7 @@ def _loaded(directory: Path) -> Pair | str:
 
 
 def _logit_gap(model: CausalLM, before: list[int]) -> float:
-    """Return the difference of the two largest logits after a text."""
+    """Between the two largest after a text."""
     import torch
 
     with torch.inference_mode():
@@ -164,10 +164,10 @@ def _tokens(samples: pd.DataFrame, arm: str, place: Divergence) -> list[int]:
     return [int(token) for token in _row(samples, arm, place)["token_ids"]]
 
 
-def _prompt(
+def _prompt_ids(
     samples: pd.DataFrame, arm: str, place: Divergence, prompts: Mapping[str, Sequence[int]]
 ) -> Sequence[int]:
-    """Return what the arm was asked; a later turn has its own prompt, which both runs share if compared."""
+    """A later turn has its own prompt, which both runs share if compared."""
     turn_ids = _row(samples, arm, place).get("prompt_ids")
     return prompts[place["example_id"]] if turn_ids is None else [int(token) for token in turn_ids]
 

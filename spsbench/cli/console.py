@@ -102,7 +102,7 @@ def err(*, quiet: bool = False) -> Console:
 
 
 def _console(file: TextIO, quiet: bool) -> Console:
-    """Return a console that prints no control characters but its own; nothing with ``quiet``."""
+    """It prints no control characters but its own; nothing with ``quiet``."""
     from collections.abc import Iterable
 
     from rich.console import Console, ConsoleOptions

@@ -209,8 +209,8 @@ def _machine() -> Iterator[Check]:
     yield Check("other load", "ok" if busy is None else "busy", busy or NO_OTHER_LOAD)
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield from _gpus(facts["gpus"])
-    yield Check("energy", "info", _energy())
-    yield Check("engines", "info", _engines())
+    yield Check("energy", "info", _energy_meters())
+    yield Check("engines", "info", _installed_engines())
     present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
     missing = [name for name, version in facts["libraries"].items() if version is None]
     broken = [name for name in missing if name not in environment.OPTIONAL]
@@ -238,8 +238,7 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
         yield Check(name, "info", text)
 
 
-def _engines() -> str:
-    """Return which external engines are installed here."""
+def _installed_engines() -> str:
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
 
@@ -248,8 +247,8 @@ def _engines() -> str:
     return f"installed: {', '.join(here) or 'none'}; elsewhere: {ELSEWHERE}"
 
 
-def _energy() -> str:
-    """Return which meters count joules here, for a run on the CPU and on a GPU."""
+def _energy_meters() -> str:
+    """For a run on the CPU and on a GPU."""
     from spsbench.base.energy import find_nvml, find_rapl
     from spsbench.stats.messages import significant
 

@@ -231,7 +231,7 @@ def screen(examined: Examined) -> list[RenderableType | str]:
         Table([left("engine"), left(), left(HOW_ENGINES_READ)], engines).as_rich(),
     ]
     if examined.measured:
-        parts += ["", _acceptance(examined.measured).as_rich(), *_verdict(examined)]
+        parts += ["", _acceptance(examined.measured).as_rich(), *_best_reading_and_others(examined)]
     return parts
 
 
@@ -272,8 +272,8 @@ def _acceptance(measured: Sequence[Accepted]) -> Table:
     return Table([left("read"), *places, right("tokens per loop")], rows)
 
 
-def _verdict(examined: Examined) -> list[str]:
-    """Return which reading it was trained for, by pairs of the same texts, and what engines lose."""
+def _best_reading_and_others(examined: Examined) -> list[str]:
+    """By pairs of the same texts."""
     best = _best(examined.measured)
     assert best is not None
     others = []

@@ -93,8 +93,8 @@ _EXTERNAL_COLUMNS = (EXTERNAL, "version", "greedy", "sampled", "statistics", "in
 _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
 
-def _tasks() -> list[Row]:
-    """Return a row for each shipped task, for the field of tasks, and for installed ones."""
+def _task_rows() -> list[Row]:
+    """Shipped ones, the field of tasks, and installed ones."""
     from spsbench.tasks.catalogue import TASKS, list_tasks
     from spsbench.tasks.spec import FIELD, FIELD_TASKS
 
@@ -114,7 +114,7 @@ def _tasks() -> list[Row]:
         "needs": NEEDS_OF_FIELD,
         "from": SPSBENCH,
     }
-    return [*ours, several, *_kinds("task", TASKS, about)]
+    return [*ours, several, *_kind_rows("task", TASKS, about)]
 
 
 def _needs_of_task(spec: TaskSpec) -> str:
@@ -127,7 +127,7 @@ def _needs_of_task(spec: TaskSpec) -> str:
     return "\n".join([*mini, f"official: {official}", *(["a sandbox"] if spec.kind == "code" else [])])
 
 
-def _pairs() -> list[Row]:
+def _pair_rows() -> list[Row]:
     return [
         {"pair": pair.name, _MODELS: f"{pair.target.id}\n{pair.draft.id}", "notes": pair.notes}
         | {"needs": _needs_of_pair(pair), "from": SPSBENCH}
@@ -144,7 +144,7 @@ def _needs_of_pair(pair: PairConfig) -> str:
     return f"weights, {'here' if here else away}"
 
 
-def _protocols() -> list[Row]:
+def _protocol_rows() -> list[Row]:
     return [
         {
             "protocol": protocol.name,
@@ -158,7 +158,7 @@ def _protocols() -> list[Row]:
     ]
 
 
-def _drafters() -> list[Row]:
+def _drafter_rows() -> list[Row]:
     from spsbench.drafters.registry import DRAFTERS
 
     name_of = {"draft": "a draft model", "hidden": "a trained head"}
@@ -167,20 +167,20 @@ def _drafters() -> list[Row]:
         needs = next((name_of[need] for need in sorted(kind.needs & name_of.keys())), NOTHING)
         return {"options": _options(kind.options), "needs": needs}
 
-    return _kinds("drafter", DRAFTERS, about)
+    return _kind_rows("drafter", DRAFTERS, about)
 
 
-def _rules() -> list[Row]:
+def _rule_rows() -> list[Row]:
     from spsbench.drafters.registry import RULES
 
     def about(kind: Any) -> Row:
         lossless = "yes" if kind.lossless else "NO"
         return {"options": _options(kind.options), "lossless": lossless, "needs": NOTHING}
 
-    return _kinds("rule", RULES, about)
+    return _kind_rows("rule", RULES, about)
 
 
-def _policies() -> list[Row]:
+def _policy_rows() -> list[Row]:
     from spsbench.base.axes import FIXED
     from spsbench.drafters.registry import DRAFTERS, POLICIES
 
@@ -190,11 +190,10 @@ def _policies() -> list[Row]:
         needs = NOTHING if kind.name == FIXED else f"the drafter {heeding}"
         return {"options": _options(kind.options), "needs": needs}
 
-    return _kinds("policy", POLICIES, about)
+    return _kind_rows("policy", POLICIES, about)
 
 
-def _engines() -> list[Row]:
-    """Return a row for each built-in engine, and for the external ones."""
+def _engine_rows() -> list[Row]:
     from spsbench.engines.arms import ENGINES, FIXED_DRAFTING
 
     needs = {"graphed": NEEDS_OF_GRAPHED}
@@ -214,11 +213,10 @@ def _engines() -> list[Row]:
         {"engine": "openai:URL", "methods": "its own", _FIXED: "its own"}
         | {"needs": "a running server", "from": "you"},
     ]
-    return [*ours, *by_name, *_external_engines()]
+    return [*ours, *by_name, *_external_engine_rows()]
 
 
-def _external_engines() -> list[Row]:
-    """Return a row for each external engine with a name."""
+def _external_engine_rows() -> list[Row]:
     from spsbench.models.messages import megabytes
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
@@ -246,8 +244,7 @@ def _external_engines() -> list[Row]:
     return [facts_of(name) for name in sorted(NAMED)]
 
 
-def _metrics() -> list[Row]:
-    """Return a row for each metric."""
+def _metric_rows() -> list[Row]:
     from spsbench.tasks.metrics.registry import METRICS, PREFIX
     from spsbench.tasks.spec import PROGRAMS
 
@@ -269,7 +266,7 @@ def _metrics() -> list[Row]:
         "needs": NEEDS_OF_EVALUATE_METRIC,
         "from": "evaluate",
     }
-    return [programs, *_kinds("metric", METRICS, about), by_name]
+    return [programs, *_kind_rows("metric", METRICS, about), by_name]
 
 
 def _options(options: Mapping[str, OptionValue]) -> str:
@@ -277,8 +274,8 @@ def _options(options: Mapping[str, OptionValue]) -> str:
     return _lines(str(Spec("", (option,))).lstrip(":") for option in options.items())
 
 
-def _kinds(title: str, registry: Registry[Any], about: Callable[[Any], Row]) -> list[Row]:
-    """Return a row for each kind of a registry, other packages' too; an unavailable kind gives the reason."""
+def _kind_rows(title: str, registry: Registry[Any], about: Callable[[Any], Row]) -> list[Row]:
+    """Of a registry, other packages' kinds too; an unavailable one gives the reason."""
     rows: list[Row] = []
     for name, source in registry.names().items():
         try:
@@ -295,14 +292,14 @@ def _lines(names: Iterable[str]) -> str:
 
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {
-    "tasks": _tasks,
-    "pairs": _pairs,
-    "protocols": _protocols,
-    "drafters": _drafters,
-    "rules": _rules,
-    "policies": _policies,
-    "engines": _engines,
-    "metrics": _metrics,
+    "tasks": _task_rows,
+    "pairs": _pair_rows,
+    "protocols": _protocol_rows,
+    "drafters": _drafter_rows,
+    "rules": _rule_rows,
+    "policies": _policy_rows,
+    "engines": _engine_rows,
+    "metrics": _metric_rows,
 }
 
 

@@ -119,7 +119,7 @@ class Fitting:
 
 
 def _without_type(parameter: Any) -> Any:
-    """Return a parameter as help shows it: switches and arguments without a type."""
+    """As help shows it: switches and arguments without a type."""
     shown = copy.copy(parameter)
     if shown.param_type_name == "argument" or shown.is_flag:
         shown.display_type_rich = lambda ctx: None
@@ -273,7 +273,7 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
         return BROKEN_PIPE
     if debug and isinstance(error, Exception):
         sys.stderr.write(harmless("".join(traceback.format_exception(error))))
-    error = _of_the_machine(error)
+    error = _error_of_memory_or_device(error)
     match error:
         case SpsbenchError():
             complain(str(error))
@@ -281,7 +281,7 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             return error.exit_code
         case typer.TyperException():  # errors that typer itself finds in the arguments
             command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
-            complain(f"{_sentence(error.format_message())} See `{command} --help`.")
+            complain(f"{_with_one_final_mark(error.format_message())} See `{command} --help`.")
             return error.exit_code
         case typer.Abort():
             return INTERRUPTED
@@ -299,8 +299,8 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
     raise error
 
 
-def _of_the_machine(error: BaseException) -> BaseException:
-    """Return the error that memory or the device caused, if one did."""
+def _error_of_memory_or_device(error: BaseException) -> BaseException:
+    """The error itself where neither caused it."""
     if "torch" not in sys.modules or not isinstance(error, (RuntimeError, MemoryError)):
         return error
     from spsbench.models.faults import refuse_fault
@@ -321,7 +321,6 @@ def _of_a_file(error: OSError) -> SpsbenchError:
     return disk_error(Path(error.filename), error)
 
 
-def _sentence(message: str) -> str:
-    """Return the message with exactly one punctuation mark at its end."""
+def _with_one_final_mark(message: str) -> str:
     message = message.rstrip(". ")
     return message if message.endswith(("?", "!")) else f"{message}."

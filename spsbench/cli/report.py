@@ -47,7 +47,7 @@ def report(asked: ReportOptions) -> None:
     """
     from spsbench.store import latest
 
-    runs, problems = _readable(list(dict.fromkeys(asked.run or [latest(results_dir())])))
+    runs, problems = _readable_runs(list(dict.fromkeys(asked.run or [latest(results_dir())])))
     alone = (
         asked.csv or asked.latex or asked.json
     )  # stdout is for another program: no figures unless a page is asked for
@@ -116,8 +116,8 @@ def write(directory: Path, measured: Measured, *, narrow: bool = False) -> Galle
 Readable: TypeAlias = "Sequence[tuple[Path, Measured]]"
 
 
-def _readable(directories: Sequence[Path]) -> tuple[Readable, list[SpsbenchError]]:
-    """Return every run that can be read, under distinct names, and what is wrong with the others."""
+def _readable_runs(directories: Sequence[Path]) -> tuple[Readable, list[SpsbenchError]]:
+    """Under distinct names; and what is wrong with the others."""
     runs: list[tuple[Path, Measured]] = []
     problems: list[SpsbenchError] = []
     for directory in directories:

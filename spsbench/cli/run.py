@@ -123,7 +123,7 @@ def start_run(options: RunOptions) -> None:
     if options.concurrency is not None:
         of_part("load.command:measure_load")(options)
         return
-    count = _processes(options)
+    count = _process_count(options)
     gates = gates_of(options.fail_on, scores=not options.no_score)
     config = read_settings(options)
     known = require_possible(config, is_k_given=options.k is not None, typed=options)
@@ -177,8 +177,8 @@ def resume_command(directory: Path, *more: str) -> str:
     return written("run", "--resume", str(directory), *more)
 
 
-def _processes(options: RunOptions) -> int | None:
-    """Return the number of ``--processes``; refuse what is not a number, hash or cluster."""
+def _process_count(options: RunOptions) -> int | None:
+    """Of ``--processes``; what is not a number, hash or cluster is refused."""
     expected = options.expect
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
         raise UsageError(

@@ -38,7 +38,7 @@ def _row(directory: Path, folder: Path) -> Row:
         row |= {"tags": run.get("tags") or {}, "arms": [arm["arm"] for arm in run.get("arms") or ()]}
         if not (directory / SUMMARY_FILE).is_file():
             return row | {"state": "unfinished"}
-        return row | _answers(read_summary(directory))
+        return row | _speed_and_losslessness(read_summary(directory))
     except SpsbenchError as problem:
         return row | {"problem": problem.message}
     except KeyError as missing:
@@ -46,8 +46,7 @@ def _row(directory: Path, folder: Path) -> Row:
         return row | {"problem": why}
 
 
-def _answers(summary: Summary) -> Row:
-    """Return what a summary answers: how fast, and whether the distribution is the target's."""
+def _speed_and_losslessness(summary: Summary) -> Row:
     from spsbench.report.judgement import judged_arms
     from spsbench.report.wording import full_name
     from spsbench.stats.conditions import times_label

@@ -36,8 +36,8 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
         if not run.is_file():
             remedy = "Name the directory of a run, or begin a new one there with --out."
             raise UsageError(f"{asked.resume} is not a run directory.", flag="--resume", remedy=remedy)
-        before = _extracted_before(run)
-    flags = _flags(vars(asked))
+        before = _extraction_before(run)
+    flags = _typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
     overrides = asked.set or ()
@@ -46,7 +46,7 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     beside = {"expect": asked.expect, "on": asked.on, "processes": asked.processes}
     split = config.ranks if config.ranks > 1 else None
     refuse_together("run", beside | {"tensor_parallel": split, "until": config.until})
-    folder = settings.parent if settings is not None else _run_of(asked.config)
+    folder = settings.parent if settings is not None else _run_directory_of(asked.config)
     if folder is None:
         remember(config)
     else:
@@ -57,18 +57,18 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     return config
 
 
-def _flags(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings among a command's options, with what each ``NAME=VALUE`` of them says."""
+def _typed_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """With what each ``NAME=VALUE`` of them says."""
     flags = typed_settings(options)
     if options.get("tag"):
-        flags["tag"] = dict(_pair_of(text, "--tag", "gpu=a") for text in options["tag"])
+        flags["tag"] = dict(_name_and_value(text, "--tag", "gpu=a") for text in options["tag"])
     if options.get("template_arg"):
         flags["template_arg"] = template_args(options["template_arg"])
     return flags
 
 
-def _run_of(settings: Path | None) -> Path | None:
-    """Return the run directory that a file of settings lies in; None for one that a user wrote."""
+def _run_directory_of(settings: Path | None) -> Path | None:
+    """None for settings that a user wrote."""
     inside = settings is not None and (settings.parent / "run.json").is_file()
     return settings.parent if settings is not None and inside else None
 
@@ -90,7 +90,7 @@ def read_material(
     """Read which prompts and models options ask for; refuse those that are not there."""
     from spsbench.tasks.catalogue import load_task
 
-    flags = _flags(
+    flags = _typed_settings(
         {
             "task": task,
             "data": data,
@@ -169,7 +169,7 @@ def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
 
 def template_args(typed: Sequence[str]) -> dict[str, bool | int | float | str]:
     """Return variables of a chat template: true, false and numbers as such, all else as text."""
-    pairs = dict(_pair_of(text, "--template-arg", "enable_thinking=false") for text in typed)
+    pairs = dict(_name_and_value(text, "--template-arg", "enable_thinking=false") for text in typed)
     return {name: _scalar(value) for name, value in pairs.items()}
 
 
@@ -183,8 +183,7 @@ def _scalar(text: str) -> bool | int | float | str:
     return text
 
 
-def _pair_of(text: str, flag: str, example: str) -> tuple[str, str]:
-    """Return name and text of ``KEY=VALUE``."""
+def _name_and_value(text: str, flag: str, example: str) -> tuple[str, str]:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
         remedy = f"For example: {flag} {example}."
@@ -192,8 +191,8 @@ def _pair_of(text: str, flag: str, example: str) -> tuple[str, str]:
     return name, value
 
 
-def _extracted_before(run: Path) -> dict[str, str]:
-    """Return what ``extract: auto`` stood for in a chat that was left to answer freely."""
+def _extraction_before(run: Path) -> dict[str, str]:
+    """What ``extract: auto`` stood for in a chat that was left to answer freely."""
     record = read_json(run, "--resume")
     rule = record.get("extract") or ("fence" if record.get("headline_metric") == "pass@1" else None)
     chat = (record.get("identity") or {}).get("chat_template") is True

@@ -52,8 +52,8 @@ def trace(options: TraceOptions) -> None:
 
     Example: spsbench trace "The capital of France" --k 4
     """
-    config, task, arm = _settings(options)
-    text = _prompt(options.prompt)
+    config, task, arm = _config_task_and_arm(options)
+    text = _prompt_text(options.prompt)
     import torch
 
     from spsbench.base.axes import RECOMMENDED
@@ -74,7 +74,7 @@ def trace(options: TraceOptions) -> None:
     models = find_models(settings)
     if arm.sampling_name == RECOMMENDED:
         _, (arm,) = task_and_arms(config, recommended(models.source.target))
-    request = _request(settings, models.source, task, arm, text)
+    request = _traced_request(settings, models.source, task, arm, text)
     slots = len(request.prompt_ids) + request.max_new_tokens + arm.k
     room_of(models, [arm], slots, request.max_new_tokens)
     pair = models.load()
@@ -87,7 +87,7 @@ def trace(options: TraceOptions) -> None:
     loops: list[Loop] = []
     tokens: list[Token] = []
     before, started_s = taken(), perf_counter()
-    for record, traced in torch.inference_mode()(_stream)(pair, arm, request):
+    for record, traced in torch.inference_mode()(_loops_as_they_arrive)(pair, arm, request):
         written = [
             Token(
                 shown_text(each.token_id, token_texts([each.token_id], pair.tokenizer)),
@@ -105,7 +105,7 @@ def trace(options: TraceOptions) -> None:
     baseline = EagerEngine(pair.target, None, 0, pair.tokenizer, pair.device, SystemClock()).generate(request)
     elapsed_s = perf_counter() - started_s
     shares = {name: lost_s / elapsed_s for name, lost_s in taken_since(before).items()}
-    facts = _facts(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)) | {
+    facts = _acceptance_and_times(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)) | {
         "untrusted": [*map(str, taken_too_much(shares))]
     }
     if options.json:
@@ -117,8 +117,8 @@ def trace(options: TraceOptions) -> None:
 _WARM_UP_TOKENS = 8
 
 
-def _settings(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
-    """Return the settings, the task whose samplings ``--sampling`` names, and the one arm."""
+def _config_task_and_arm(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
+    """``--sampling`` names samplings of that task."""
     from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
@@ -147,8 +147,8 @@ def _require_window(config: RunConfig, task: Task, arm: Arm) -> None:
             raise UsageError(why, flag="--max-new-tokens", remedy="Give fewer.")
 
 
-def _prompt(typed: str) -> str:
-    """Return the prompt's text, read from stdin for ``-``."""
+def _prompt_text(typed: str) -> str:
+    """Read from stdin for ``-``."""
     text = sys.stdin.read() if typed == "-" else typed
     if not text.strip():
         raise UsageError("there is nothing to continue.", flag="PROMPT", remedy="Give some text.")
@@ -159,8 +159,9 @@ def _prompt(typed: str) -> str:
     return text
 
 
-def _request(settings: MaterialSettings, source: PairSource, task: Task, arm: Arm, text: str) -> Request:
-    """Return the request for the one traced output."""
+def _traced_request(
+    settings: MaterialSettings, source: PairSource, task: Task, arm: Arm, text: str
+) -> Request:
     from spsbench.decode.processors import bound
 
     tokenizer = source.tokenizer
@@ -180,8 +181,8 @@ def _request(settings: MaterialSettings, source: PairSource, task: Task, arm: Ar
     return Request(tuple(ids), max_new_tokens, (), bound(arm.sampling, tokenizer), settings.seed)
 
 
-def _stream(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:
-    """Yield each loop's record and tokens as they arrive; the clock stands still while they are shown."""
+def _loops_as_they_arrive(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:
+    """With their tokens; the clock stands still while they are shown."""
     from spsbench.decode.algorithms import start
     from spsbench.decode.clock import Stopwatch, SystemClock
     from spsbench.decode.sampling import UniformStream
@@ -207,8 +208,8 @@ def _stream(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list
         watch.skip()
 
 
-def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
-    """Return acceptance under its names, and the times of this text in ms per token."""
+def _acceptance_and_times(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
+    """Times in ms per token of this text."""
     accepted, drafted, tested = (
         sum(getattr(loop, name) for loop in loops) for name in ("accepted", "drafted", "tested")
     )
@@ -228,7 +229,6 @@ def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
 
 
 def _closing_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Return the numbers of ``_facts`` as lines for the screen."""
     from spsbench.report.wording import milliseconds, number
 
     names = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")

@@ -50,8 +50,7 @@ def specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
     return specs
 
 
-def _float(text: str) -> float:
-    """Return the number, NaN where there is none."""
+def _float_or_nan(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -60,7 +59,7 @@ def _float(text: str) -> float:
 
 def path_in_place_of_number(text: str | None) -> Path | None:
     """Return the path that is given in place of a number; None for a number."""
-    return Path(text) if text is not None and math.isnan(_float(text)) else None
+    return Path(text) if text is not None and math.isnan(_float_or_nan(text)) else None
 
 
 def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
@@ -89,7 +88,7 @@ def number(
 
 def between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
     """Read a number from ``low`` to ``high``; the default where none was given."""
-    value = default if text is None else _float(text)
+    value = default if text is None else _float_or_nan(text)
     if not low <= value <= high:
         remedy = f"Give a number, e.g. {default:g}."
         raise UsageError(f"it must be between {low:g} and {high:g}, got {text}.", flag=flag, remedy=remedy)
@@ -99,7 +98,7 @@ def between(text: str | None, flag: str, low: float, high: float, default: float
 def share(text: str, flag: str, *, zero: bool = False) -> float:
     """Read ``1%`` or ``0.01``: a share above 0 and below 1; ``zero`` allows 0 too."""
     number, percent, rest = text.strip().partition("%")
-    value = _float(number) / (100 if percent else 1)
+    value = _float_or_nan(number) / (100 if percent else 1)
     if rest or not 0 <= value < 1 or (value == 0 and not zero):
         allowed = "from 0 to below 1" if zero else "between 0 and 1"
         raise UsageError(f"it must be a share {allowed}, got {text}.", flag=flag, remedy="Give 1% or 0.01.")

@@ -187,7 +187,7 @@ def pair_name(target: ModelRef, draft: ModelRef | None) -> str:
         return model_name(target)
     if draft == target:
         return f"{model_name(target)} with itself"
-    return " with ".join(_apart([_NameParts.of(target), _NameParts.of(draft)]))
+    return " with ".join(_shortest_distinct_names([_NameParts.of(target), _NameParts.of(draft)]))
 
 
 def model_name(model: ModelRef) -> str:
@@ -235,8 +235,7 @@ def _commit(revision: str) -> str:
     return revision[:_SHORT_COMMIT] if _COMMIT.fullmatch(revision) else revision
 
 
-def _apart(models: Sequence[_NameParts]) -> list[str]:
-    """Return the shortest names that differ."""
+def _shortest_distinct_names(models: Sequence[_NameParts]) -> list[str]:
     longest = max(len(model.parts) for model in models)
     for count in range(1, longest + 1):
         names = [model.name(count) for model in models]

@@ -142,7 +142,7 @@ def _engines(value: Any) -> Any:
 
 
 def _unquoted(engine: str) -> str:
-    """Return a worker's command without quotes around all of it, which a shell would have removed."""
+    """A worker's command without quotes around all of it, which a shell would have removed."""
     match = _QUOTED.fullmatch(engine)
     return engine if match is None or match[2] in match[3] else match[1] + match[3]
 

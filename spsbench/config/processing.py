@@ -49,8 +49,8 @@ def _ids(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, word.split())) for word in text.split(","))
 
 
-def _schema(text: str) -> str:
-    """Return the schema's content, so that a run's settings hold it."""
+def _schema_text(text: str) -> str:
+    """The file's content, so that a run's settings hold it."""
     try:
         written = text if text.lstrip().startswith("{") else read_file(Path(text)).decode("utf-8-sig")
         schema = json.loads(written)
@@ -82,7 +82,7 @@ class ProcessingSettings(BaseModel):
     bad_words: Annotated[str, AfterValidator(_words)] | None = Field(
         default=None, description="token ids from 0, e.g. '12 7,345', or a file with one word a line"
     )
-    grammar: Annotated[str, AfterValidator(_schema)] | None = Field(
+    grammar: Annotated[str, AfterValidator(_schema_text)] | None = Field(
         default=None, description="a file with a JSON schema"
     )
     convention: Literal["transformers", "vllm", "llama-cpp"] | None = Field(
@@ -94,7 +94,6 @@ class ProcessingSettings(BaseModel):
 
     @model_serializer
     def _switched_on(self) -> dict[str, Any]:
-        """Return what is switched on, by name."""
         return {name: value for name in PROCESSING if (value := getattr(self, name)) is not None}
 
     @property

@@ -180,26 +180,26 @@ def _merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _under_protocol(
     settings: Mapping[str, Any], file: Mapping[str, Any], typed: Container[str]
 ) -> dict[str, Any]:
-    """Return the settings below a protocol that was typed; what else was typed stays above it.
+    """The settings below a protocol that was typed; what else was typed stays above it.
 
     They are without the limits of the file that the protocol sets too, and without those that the file has
     from the protocol it was written under.
     """
-    now, before = (_limits(each, settings) for each in (settings, file))
+    now, before = (_protocol_limits(each, settings) for each in (settings, file))
     same = {name for name in before if name in file and as_typed(file[name]) == as_typed(before[name])}
     gone = {*now, *same} & {*file}
     return {name: value for name, value in settings.items() if name in typed or name not in gone}
 
 
-def _limits(source: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the protocol of ``source`` sets for the task of ``settings``; nothing if it is unknown."""
+def _protocol_limits(source: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """For the task of ``settings``; nothing if the protocol of ``source`` is unknown."""
     with suppress(UsageError):
-        return load_protocol(str(source.get("protocol", DEFAULT_PROTOCOL))).settings(_task_of(settings))
+        return load_protocol(str(source.get("protocol", DEFAULT_PROTOCOL))).settings(_task_name(settings))
     return {}
 
 
-def _task_of(settings: Mapping[str, Any]) -> str:
-    """Return the task by name or path: the pair's unless one is named."""
+def _task_name(settings: Mapping[str, Any]) -> str:
+    """Or its path: the pair's unless one is named."""
     pair = settings["pair"]
     own = pair.get("task") if isinstance(pair, dict) else None
     return str(settings.get("task", own or "xsum"))
@@ -218,7 +218,7 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "backend" not in settings:
         defaults["backend"] = chosen_backend()
     if isinstance(protocol, str):
-        defaults |= load_protocol(protocol).settings(_task_of(settings))
+        defaults |= load_protocol(protocol).settings(_task_name(settings))
     shapes = {str(shape) for shape in _listed(settings.get("trees", CHAIN), BETWEEN_TREES)}
     drafters = _listed(settings.get("drafters", defaults.get("drafters", MODEL)))
     own = [":tree=" in str(drafter) for drafter in drafters]

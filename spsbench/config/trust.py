@@ -48,8 +48,8 @@ def _tasks(task: str) -> Iterator[str]:
         yield task
 
 
-def _kinds(names: Sequence[str]) -> Iterator[str]:
-    """Yield those of a file, or with an option that names one, as the members of a union are named."""
+def _kinds_from_files(names: Sequence[str]) -> Iterator[str]:
+    """Also with an option that names a file, as the members of a union are named."""
     for text in names:
         spec = Spec.parse(text)
         if any(names_file(part) for part in (spec.name, *_parts(spec))):
@@ -60,8 +60,8 @@ def _parts(spec: Spec) -> list[str]:
     return [part for _, value in spec.options for part in str(value).split("+")]
 
 
-def _engines(names: Sequence[str]) -> Iterator[str]:
-    """Yield commands, servers, and named engines under an interpreter of the user's."""
+def _started_engines(names: Sequence[str]) -> Iterator[str]:
+    """Commands, servers, and named engines under an interpreter of the user's."""
     for text in names:
         if text.strip().startswith((WORKER, OPENAI)) or "python" in dict(Spec.parse(text).options):
             yield text
@@ -74,10 +74,10 @@ def _unsafe(score: object) -> Iterator[str]:
 
 CODE: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "task": _tasks,
-    "drafters": _kinds,
-    "rules": _kinds,
-    "policies": _kinds,
-    "engines": _engines,
+    "drafters": _kinds_from_files,
+    "rules": _kinds_from_files,
+    "policies": _kinds_from_files,
+    "engines": _started_engines,
     "score": _unsafe,
 }
 """Every field of ``RunConfig`` that may name code, and what of its value, validated, would run. The other

@@ -26,14 +26,14 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
     prompt's imports and helpers. Anything else is the function's body and continues the prompt.
     The answer is not trusted: it is cut as text, and never parsed as a program here.
     """
-    code = dedent(_block(answer, entry_point))
+    code = dedent(_code_block(answer, entry_point))
     if code.lstrip("\r\n")[:1].isspace():  # begins in the function and goes on at the margin
         return code
     # What makes the prompt a program by itself: nothing after a docstring.
-    rest = next((rest for rest in ("", "\n    pass\n", "\n\tpass\n") if _functions(prompt + rest)), "")
+    rest = next((rest for rest in ("", "\n    pass\n", "\n\tpass\n") if _functions_in(prompt + rest)), "")
     if _defines(code, entry_point):
         return f"{rest}\n\n{code}"
-    functions = _functions(prompt + rest)
+    functions = _functions_in(prompt + rest)
     indentation = "    "
     if functions:
         first = functions[-1].body[0]
@@ -41,10 +41,10 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
     return ("" if prompt.endswith("\n") else "\n") + indent(code, indentation)
 
 
-def _block(answer: str, entry_point: str) -> str:
-    """Return the code of an answer; a fence is Python's if its first word names Python, or is empty."""
+def _code_block(answer: str, entry_point: str) -> str:
+    """A fence is Python's if its first word names Python, or is empty."""
     python, others = list[str](), list[str]()
-    for info, text in _fenced(answer):
+    for info, text in _fenced_blocks(answer):
         word = _LANGUAGE.match(info)
         (python if word is not None and _PYTHON.fullmatch(word[1]) else others).append(text)
     texts = [*python, *others]
@@ -56,30 +56,30 @@ def _defines(code: str, entry_point: str) -> bool:
     return re.search(rf"^(async\s+)?def\s+{re.escape(entry_point)}\s*\(", code, re.MULTILINE) is not None
 
 
-def _fenced(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (the words after the fence, content) of every block.
+def _fenced_blocks(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
+    """(The words after the fence, content) of every block.
 
     A block that the length limit cut reaches to the end.
     Four spaces in front make a fence plain text to Markdown, but models indent under a list item as
     they like: such a piece is read again without them, once.
     """
-    for token in _parser().parse(text):
+    for token in _fence_parser().parse(text):
         if token.type == "fence":
             yield token.info, token.content
         elif again and token.type == "code_block" and token.content.lstrip().startswith(_FENCES):
-            yield from _fenced(dedent(token.content), again=False)
+            yield from _fenced_blocks(dedent(token.content), again=False)
 
 
 @cache
-def _parser() -> MarkdownIt:
-    """Return a parser of what can hold a fence; without HTML, in whose blocks there would be none."""
+def _fence_parser() -> MarkdownIt:
+    """Without HTML, in whose blocks there would be no fence."""
     from markdown_it import MarkdownIt
 
     return MarkdownIt("zero").enable(["fence", "code", "list", "blockquote"])
 
 
-def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return the functions of a problem's own text; none if it is not a program."""
+def _functions_in(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Nothing if the text is not a program."""
     try:
         body = ast.parse(program).body
     except (SyntaxError, ValueError):

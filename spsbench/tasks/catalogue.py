@@ -50,7 +50,7 @@ def load_task(
     """
     path = Path(name) if name.endswith(TASK_ENDINGS) else _shipped().get(name)
     if path is None and not is_prompts_file(name) and (Path(name).is_dir() or Path(name).is_file()):
-        raise _unread(name)
+        raise _unread_file(name)
     task: Task
     if is_prompts_file(name):
         every, own = turns == "all", turns in ("own", "first")
@@ -70,8 +70,8 @@ def load_task(
     return task
 
 
-def _unread(name: str) -> UsageError:
-    """Return the error for a directory, or a file whose ending is of no prompts, no data and no task."""
+def _unread_file(name: str) -> UsageError:
+    """A directory, or a file whose ending is of no prompts, no data and no task."""
     path = Path(name)
     if path.is_dir():
         is_run = (path / "run.json").is_file()

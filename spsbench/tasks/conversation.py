@@ -48,7 +48,7 @@ class Conversation:
             first,
             example_id=f"{name}/{turn}",
             text=new_text,
-            ids=tuple(self._ids(first, answers, tokenizer)),
+            ids=tuple(self._ids_so_far(first, answers, tokenizer)),
             reference=reference,
             other_references=tuple(others),
             truncated_tokens=0,
@@ -56,8 +56,7 @@ class Conversation:
             conversation=name,
         )
 
-    def _ids(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Sequence[int]:
-        """Return the token ids of the conversation so far."""
+    def _ids_so_far(self, first: Prompt, answers: Sequence[str], tokenizer: TextTokenizer) -> Sequence[int]:
         spoken_answers = [spoken(answer, opened=first.thinks).answer for answer in answers]
         pairs = [*zip(spoken_answers, self.later, strict=False)]
         if not first.chat:

@@ -64,8 +64,13 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[DataRow], str]:
     The summary is the first line, if it is a sentence; the document is the rest, if it is prose of some
     length. A text that was there before, under another id, is left out.
     """
-    versions = ", ".join(map(_version, names))
-    rows = [row for name in names for path, module in _modules(name) for row in _rows(path, module)]
+    versions = ", ".join(map(_names_and_versions, names))
+    rows = [
+        row
+        for name in names
+        for path, module in _modules_without_tests(name)
+        for row in _docstring_rows(path, module)
+    ]
     kept, seen = [], set[tuple[str, str]]()
     for row in sorted(rows, key=lambda row: str(row.fields["id"])):
         keys = {(column, " ".join(str(text).lower().split())) for column, text in row.fields.items()}
@@ -79,15 +84,15 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[DataRow], str]:
     return kept, versions
 
 
-def _version(name: str) -> str:
-    """Return name and version of the packages that bring a module."""
+def _names_and_versions(name: str) -> str:
+    """Of the packages that bring a module."""
     if name == STDLIB:
         return f"Python {platform.python_version()}"
     packages = sorted(
         {
             f"{distribution.metadata['Name']} {distribution.version}"
             for distribution in distributions()
-            if _brings(distribution, name)
+            if _brings_package(distribution, name)
         }
     )
     if not packages:
@@ -96,15 +101,15 @@ def _version(name: str) -> str:
     return ", ".join(packages)
 
 
-def _brings(distribution: Distribution, name: str) -> bool:
-    """Return whether a distribution brings a package, by its installer's record; one file a distribution."""
+def _brings_package(distribution: Distribution, name: str) -> bool:
+    """By its installer's record; one file a distribution."""
     tops = (distribution.read_text("top_level.txt") or "").split()
     record = "\n" + (distribution.read_text("RECORD") or "")
     return name in tops or f"\n{name}/" in record or f"\n{name}.py," in record
 
 
-def _modules(name: str) -> Iterator[tuple[Path, str]]:
-    """Yield (source file, module's name) of all modules, without tests."""
+def _modules_without_tests(name: str) -> Iterator[tuple[Path, str]]:
+    """(Source file, module's name)."""
     if name == STDLIB:
         folder = Path(sysconfig.get_path("stdlib"))
         names = sorted(sys.stdlib_module_names - _SPLIT_OFF)
@@ -121,15 +126,15 @@ def _modules(name: str) -> Iterator[tuple[Path, str]]:
                 yield path, ".".join(parts).removesuffix(".__init__")
 
 
-def _rows(path: Path, module: str) -> Iterator[DataRow]:
-    """Return the docstrings of a file; none if it is for another Python, as templates may be."""
+def _docstring_rows(path: Path, module: str) -> Iterator[DataRow]:
+    """Nothing if the file is for another Python, as templates may be."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, OSError):
         return
-    for name, docstring in _docstrings(tree, module):
+    for name, docstring in _named_docstrings(tree, module):
         first, _, rest = docstring.partition("\n\n")
         is_sentence = _SENTENCE.fullmatch(first) is not None and len(first.split()) in _SUMMARY_WORDS
         document = rest.strip()
@@ -137,19 +142,19 @@ def _rows(path: Path, module: str) -> Iterator[DataRow]:
             yield DataRow(f"{name} in {path}", {"id": name, "document": document, "summary": first})
 
 
-def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Yield (qualified name, docstring) of a definition and of all definitions in it."""
+def _named_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """(Qualified name, docstring) of a definition and of all definitions in it."""
     if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
         yield name, docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _docstrings(child, f"{name}.{child.name}")
+            yield from _named_docstrings(child, f"{name}.{child.name}")
         elif isinstance(child, (ast.stmt, ast.ExceptHandler)):
-            yield from _docstrings(child, name)
+            yield from _named_docstrings(child, name)
 
 
 def _is_prose(text: str) -> bool:
-    """Return whether a text of the right length is mostly words: no code, table or list of values."""
+    """Mostly words, of the right length: no code, table or list of values."""
     words = text.split()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(words) not in _DOCUMENT_WORDS or len(text) > _DOCUMENT_CHARACTERS:

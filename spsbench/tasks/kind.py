@@ -75,7 +75,7 @@ class PythonTask(Task):
         )
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
-        """Return a prompt that is never truncated: only the task knows what may be left out."""
+        """It is never truncated: only the task knows what may be left out."""
         return frame.whole(example, self._text(example))
 
     def _examples(self, path: Path | None) -> list[Example]:

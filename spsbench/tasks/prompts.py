@@ -244,7 +244,7 @@ def read_prompts_file(path: Path, *, every_turn: bool = False, own_answers: bool
     try:
         for number, row in enumerate(_rows(path), start=1):
             row, unused = _request(row)
-            ignored.update([*unused, *_unread(row)])
+            ignored.update([*unused, *_unread_fields(row)])
             try:
                 record = _record(row, str(number), every_turn, own_answers)
                 if record.name in names and record.is_conversation:
@@ -325,8 +325,8 @@ def _request(row: DataRow) -> tuple[DataRow, list[str]]:
     return DataRow(row.place, beside | taken), unused
 
 
-def _unread(row: DataRow) -> Iterator[str]:
-    """Yield which fields of a record are not read although they say what a model is given."""
+def _unread_fields(row: DataRow) -> Iterator[str]:
+    """Those that say what a model is given."""
     messages = row.fields.get(MESSAGES)
     if messages is None and row.fields.get(TOOLS):
         yield TOOLS
@@ -415,12 +415,12 @@ def _sequences(row: DataRow) -> tuple[list[dict[str, Any]], int]:
         texts = _user_turns(row)
         return [{TURN: texts[0]}], len(texts) - 1
     cut, later_turns = _by_turn(_messages(row, *found))
-    tools = {TOOLS: called} if found == [MESSAGES] and (called := _tools(row)) else {}
+    tools = {TOOLS: called} if found == [MESSAGES] and (called := _offered_tools(row)) else {}
     return [{MESSAGES: messages, **tools} for messages in cut], later_turns
 
 
-def _tools(row: DataRow) -> list[dict[str, Any]]:
-    """Return what a model may call; some data sets keep it as text."""
+def _offered_tools(row: DataRow) -> list[dict[str, Any]]:
+    """Some data sets keep them as text."""
     value = row.fields.get(TOOLS)
     if isinstance(value, str) and value.strip():
         try:
@@ -497,7 +497,7 @@ def _listed(row: DataRow, name: str) -> list[Any]:
 
 def _message(row: DataRow, number: int, part: Any) -> Message:
     place = f"{row.place}: message {number}"
-    calls = _calls(part, place) if isinstance(part, dict) else []
+    calls = _tool_calls(part, place) if isinstance(part, dict) else []
     if not isinstance(part, dict) or "role" not in part or ("content" not in part and not calls):
         raise bad_data(f"{place} lacks 'role' or 'content'.", "Give every message both.")
     role = part["role"]
@@ -515,8 +515,8 @@ def _message(row: DataRow, number: int, part: Any) -> Message:
     return {"role": role, "content": _whole(text, row), **({_CALLS: calls} if calls else {}), **named}
 
 
-def _calls(part: Mapping[str, Any], place: str) -> list[dict[str, Any]]:
-    """Return the tools that an assistant called; arguments that are JSON text as templates want them."""
+def _tool_calls(part: Mapping[str, Any], place: str) -> list[dict[str, Any]]:
+    """Arguments that are JSON text as templates want them."""
     value = part.get(_CALLS)
     if value is None:
         return []

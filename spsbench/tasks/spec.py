@@ -226,7 +226,7 @@ def read_spec(path: Path) -> TaskSpec:
     place = [str(part) for part in error["loc"]]
     label = f"{path}: {'.'.join(place)}" if place else str(path)
     if error["type"] == "extra_forbidden":
-        raise unknown(place[-1], sorted(_fields(place[:-1])), label, sort="key")
+        raise unknown(place[-1], sorted(_known_keys(place[:-1])), label, sort="key")
     fault = "the value is missing" if error["type"] == "missing" else _sentence(error)
     raise UsageError(f"{fault}.", flag=label, remedy="Correct it; tasks/xsum.yaml shows the form.")
 
@@ -253,8 +253,8 @@ def _sentence(error: Any) -> str:
     return f"{as_typed(error['input'])} is not valid ({error['msg']})"
 
 
-def _fields(place: list[str]) -> list[str]:
-    """Return the known keys where an unknown one was met."""
+def _known_keys(place: list[str]) -> list[str]:
+    """Where an unknown one was met."""
     if not place:
         return list(TaskSpec.model_fields)
     models: dict[str, type[BaseModel]] = {"data": DataSpec, "samplings": SamplingSpec, "shots": ShotsSpec}

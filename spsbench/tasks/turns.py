@@ -35,7 +35,7 @@ class TurnsTask(TextTask):
         return [_by_turn(row, column) for row in rows], solved, {**origin, "unasked_turns": later}
 
     def _examples(self, rows: Sequence[DataRow], *, published: bool) -> list[Example]:
-        """Return the examples with their category, if any, and their later turns."""
+        """With their category, if any, and their later turns."""
         examples = super()._examples(rows, published=published)
         return [
             replace(example, fields=example.fields | {name: row.fields.get(name) for name in _BESIDE})
@@ -69,7 +69,7 @@ def _turns(row: DataRow, column: str) -> list[str]:
 
 
 def _by_turn(row: DataRow, column: str) -> DataRow:
-    """Return the row with its first turn in the column and the others beside it, under the row's id."""
+    """The first turn in the column and the others beside it, under the row's id."""
     ids = [row.fields[name] for name in _IDS if name in row.fields]
     known = {"id": ids[0]} if ids else {}
     first, *later = _turns(row, column)

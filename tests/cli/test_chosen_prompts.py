@@ -10,7 +10,7 @@ from support.commandline import ALONE, BRIEF, Cli, Result, call
 from support.simulated_sweep import sweep
 from support.summarised import summarise
 
-from spsbench.cli.runs import _answers, table
+from spsbench.cli.runs import _speed_and_losslessness, table
 
 RUN = ("run", "xsum", "--k", "2", "--max-new-tokens", "4", "--no-proof", "--no-score", *ALONE)
 SHORT = (*RUN, *BRIEF)
@@ -95,9 +95,9 @@ def test_a_folder_of_runs_is_listed(cli: Cli, finished: tuple[Path, Result], tmp
 
 def test_a_listed_arm_has_its_sampling_where_there_are_several() -> None:
     summary = summarise(*sweep(ks=(0, 4)), {})
-    (one,) = _answers(summary)["verdicts"]
+    (one,) = _speed_and_losslessness(summary)["verdicts"]
     summary["rows"].append({**summary["rows"][0], "sampling": "greedy"})
-    (several,) = _answers(summary)["verdicts"]
+    (several,) = _speed_and_losslessness(summary)["verdicts"]
     assert (one["name"], several["name"]) == ("SpS (K=4)", "SpS (K=4), nucleus")
 
 
@@ -124,10 +124,10 @@ def test_tags_do_not_change_the_hash_of_a_run(cli: Cli) -> None:
 
 def test_a_listed_run_names_arms_without_all_their_times() -> None:
     summary = summarise(*sweep(ks=(0, 4)), {})
-    assert _answers(summary)["untimed"] == []
+    assert _speed_and_losslessness(summary)["untimed"] == []
     of = summary["rows"][1]["sequences"]
     summary["rows"][1] |= {"failed": of, "missing": 2, "sequences": 0}
-    (untimed,) = _answers(summary)["untimed"]
+    (untimed,) = _speed_and_losslessness(summary)["untimed"]
     row = {"run": "a", "created_utc": None, "state": "complete", "task": "t", "untimed": [untimed]}
     (shown,) = table([row]).rows
     assert f"{untimed['name']}: failed {of}, not run 2 of {of + 2}" in str(shown[2])

@@ -42,7 +42,7 @@ CASES = {
     "Ctrl-C": Case([*RUN, "--out", "ctrl-c"], RUNNING, "SIGINT"),
     "conclusion": Case([*RUN, "--out", "whole"], f"{EXECUTION}:finalize"),
     "concluded": Case([]),
-    "report": Case(["report", "whole"], "spsbench.cli.report:_readable", "SIGHUP"),
+    "report": Case(["report", "whole"], "spsbench.cli.report:_readable_runs", "SIGHUP"),
     "nohup": Case([*RUN, "--out", "nohup"], RUNNING, "SIGHUP", ignored=True),
     "sweep-k": Case(["sweep-k", *SHORT, "--k", "0..1", "--out", "sweep"], RUNNING),
     "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], RUNNING),

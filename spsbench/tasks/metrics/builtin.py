@@ -198,7 +198,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _quotient(fraction: re.Match[str]) -> str:
-    """Return a fraction's value as a decimal; the fraction itself where it has none."""
+    """As a decimal; the fraction itself where it has none."""
     of = fraction.groupdict(default="")
     over, under = (
         float(text.replace(",", ""))
@@ -211,7 +211,7 @@ def _quotient(fraction: re.Match[str]) -> str:
 
 
 def _boxes(text: str) -> list[tuple[int, str]]:
-    """Return the place and content of every box; that of a box which is not closed is empty."""
+    """Place and content of each; that of a box which is not closed is empty."""
     found = []
     for match in re.finditer(re.escape(_BOX), text):
         depth, end = 1, match.end()

@@ -113,7 +113,7 @@ def scores(
         if outputs and not read:
             continue
         texts = ([own[i] for i in read] for own in (prompts, outputs, references))
-        for name, column in _columns(kind, *texts).items():
+        for name, column in _columns_by_name(kind, *texts).items():
             for i, value in zip(read, column, strict=True):
                 by_output[i][name] = value
     return by_output
@@ -125,8 +125,9 @@ def corpus_figure(kind: MetricKind, prompts: Texts, outputs: Texts, references: 
     return _number(kind, _called(kind, partial(kind.corpus, prompts, outputs, references)))
 
 
-def _columns(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> dict[str, list[float]]:
-    """Return numbers of each output by the names under which they are kept."""
+def _columns_by_name(
+    kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts
+) -> dict[str, list[float]]:
     score, sums = kind.score, kind.sums
     if score is None and sums is None:
         return {name: [1.0] * len(outputs) for name in kind.columns}

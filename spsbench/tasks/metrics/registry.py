@@ -41,7 +41,7 @@ def metric_kinds(
         if not isinstance(name, str):
             kind = name
         elif name.startswith(PREFIX):
-            kind = _evaluated(name, flag, folder)
+            kind = _metric_of_evaluate(name, flag, folder)
         else:
             kind = metric_kind(str(folder / name) if folder is not None and ".py:" in name else name, flag)
         if not isinstance(kind, MetricKind):
@@ -74,8 +74,8 @@ def installed(name: str) -> MetricKind | None:
         return None
 
 
-def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
-    """Return the metric of ``evaluate`` after a name; it is loaded, and tried on two pairs of texts.
+def _metric_of_evaluate(name: str, flag: str, folder: Path | None) -> MetricKind:
+    """It is loaded, and tried on two pairs of texts.
 
     Where the answer holds one number per output, or is the mean of the answers for each pair alone, every
     output gets a score, and the metric has intervals and a verdict of parity like any other. Otherwise an arm
@@ -102,7 +102,7 @@ def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
             flag=flag,
             remedy="Name a metric whose predictions and references are texts, and which needs nothing else.",
         ) from error
-    key = _key_of(tried, title, wanted, name, flag)
+    key = _counting_key(tried, title, wanted, name, flag)
 
     def together(prompts: Texts, outputs: Texts, references: Texts) -> Any:
         return computed(outputs, references)[key]
@@ -120,7 +120,7 @@ def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
             return False
         return math.isclose(sum(each) / len(each), tried[key], rel_tol=1e-9, abs_tol=1e-12)
 
-    score = together if _is_list(tried[key]) else alone if is_mean() else None
+    score = together if _is_figure_a_pair(tried[key]) else alone if is_mean() else None
     return MetricKind(
         title if key in (title, "score") else f"{title}:{key}",
         f"{key} of {name.removesuffix(f':{key}')}",
@@ -152,9 +152,9 @@ def _loaded(where: str, flag: str) -> Any:
         ) from error
 
 
-def _key_of(answer: Mapping[str, Any], title: str, wanted: str | None, name: str, flag: str) -> str:
-    """Return the key that counts: as given, else named like the metric, ``score``, or the only one."""
-    keys = [str(key) for key, value in answer.items() if _is_figure(value) or _is_list(value)]
+def _counting_key(answer: Mapping[str, Any], title: str, wanted: str | None, name: str, flag: str) -> str:
+    """As given, else named like the metric, ``score``, or the only one."""
+    keys = [str(key) for key, value in answer.items() if _is_figure(value) or _is_figure_a_pair(value)]
     tried = [wanted] if wanted is not None else [title, "score", *(keys if len(keys) == 1 else [])]
     for key in tried:
         if key in keys:
@@ -168,15 +168,15 @@ def _is_figure(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _is_list(value: Any) -> bool:
-    """Return whether an answer holds one number for each of the pairs that are tried."""
+def _is_figure_a_pair(value: Any) -> bool:
+    """One number for each of the pairs that are tried."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         return False
     return len(value) == len(_PREDICTIONS) and all(map(_is_figure, value))
 
 
 def _signature(where: str, key: str) -> str:
-    """Return the library's version, the metric, and a local script's content."""
+    """The library's version, the metric, and a local script's content."""
     import evaluate
 
     parts = [f"evaluate:{evaluate.__version__}", f"metric:{Path(where).name}", f"key:{key}"]
