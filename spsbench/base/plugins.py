@@ -63,7 +63,7 @@ class Registry(dict[str, Kind]):
         modules = {} if names_file(name) else self._modules_by_kind()
         if names_file(name):
             path, _, attribute = name.rpartition(":")
-            kind = _from_file(Path(path), attribute, flag)
+            kind = _kind_from_file(Path(path), attribute, flag)
         elif name in modules:
             kind = importlib.import_module(modules[name]).KIND
         else:
@@ -215,8 +215,7 @@ def deferred(place: str, *, spread: bool = False) -> Callable[..., Any]:
     return call
 
 
-def _from_file(path: Path, attribute: str, flag: str) -> Any:
-    """Load a kind from an attribute of a Python file that the user names."""
+def _kind_from_file(path: Path, attribute: str, flag: str) -> Any:
     if not path.is_file():
         raise UnavailableError(f"{path} does not exist.", flag=flag, remedy="Name a Python file.")
     spec = importlib.util.spec_from_file_location(f"spsbench_plugin_{path.stem}", path)

@@ -52,7 +52,7 @@ def compare(asked: CompareOptions) -> None:
     from spsbench.stats.comparison import slower, undecided
 
     allowed = None if asked.gate is None else share(asked.gate, "--gate", zero=True)
-    compared = compare_sides(_side(asked.a), _side(asked.b), _named_pairs(asked.arm or ()))
+    compared = compare_sides(_side(asked.a), _side(asked.b), _named_arm_pairs(asked.arm or ()))
     _require_comparable(compared, gated=allowed is not None, force=asked.force)
     ask_again(compared, asked.a, asked.b)
     from spsbench.report.results import compared_screen
@@ -70,8 +70,7 @@ def compare(asked: CompareOptions) -> None:
         say(SlowdownPossible(str(asked.gate), tuple(open_arms)), quiet=asked.quiet)
 
 
-def _named_pairs(arms: Sequence[str]) -> dict[str, str]:
-    """Read the pairs of arms of ``--arm A=B``."""
+def _named_arm_pairs(arms: Sequence[str]) -> dict[str, str]:
     arm_of = {}
     for text in arms:
         ours, equals, theirs = text.partition("=")

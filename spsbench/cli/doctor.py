@@ -44,14 +44,7 @@ def doctor(asked: DoctorOptions) -> None:
     if asked.folder is not None:
         from spsbench.cli.drafter_folder import examine_folder
 
-        examine_folder(
-            asked.folder,
-            target=asked.target,
-            task=asked.task,
-            limit=asked.limit,
-            json=asked.json,
-            quiet=asked.quiet,
-        )
+        examine_folder(asked.folder, asked)
         return
     if given := next(
         (
@@ -193,11 +186,10 @@ class Check:
 
 
 def examine() -> list[Check]:
-    return [*_machine(), *_pairs(), *_data(), _checker()]
+    return [*_machine_checks(), *_pair_checks(), *_data_checks(), _check_of_sandbox_and_judge()]
 
 
-def _machine() -> Iterator[Check]:
-    """Check what the machine has: versions, CPU, load, memory, GPUs, energy meters, engines, libraries."""
+def _machine_checks() -> Iterator[Check]:
     from spsbench.base import environment
 
     facts = environment.describe_environment()
@@ -208,7 +200,7 @@ def _machine() -> Iterator[Check]:
     busy = environment.busy()
     yield Check("other load", "ok" if busy is None else "busy", busy or NO_OTHER_LOAD)
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
-    yield from _gpus(facts["gpus"])
+    yield from _gpu_checks(facts["gpus"])
     yield Check("energy", "info", _energy_meters())
     yield Check("engines", "info", _installed_engines())
     present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
@@ -219,8 +211,8 @@ def _machine() -> Iterator[Check]:
         yield Check(name, "broken" if name in broken else "info", "not installed")
 
 
-def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
-    """Check the GPUs that the driver lists, and of the one that torch would use all that a run records."""
+def _gpu_checks(boards: list[dict[str, str]]) -> Iterator[Check]:
+    """Of the board that torch would use all that a run records."""
     import torch
 
     from spsbench.base.gpu import described
@@ -261,8 +253,7 @@ def _energy_meters() -> str:
     return ", ".join(counting) or f"not known ({', '.join(one.reason for one in sources)})"
 
 
-def _pairs() -> Iterator[Check]:
-    """Check of every shipped pair whether its models are on this machine."""
+def _pair_checks() -> Iterator[Check]:
     for name in list_pairs():
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
@@ -311,24 +302,23 @@ def model_is_here(name: str, revision: str | None) -> bool:
     return isinstance(config, str) and has_weights(Path(config).parent)
 
 
-def _data() -> Iterator[Check]:
+def _data_checks() -> Iterator[Check]:
     from spsbench.tasks.catalogue import list_tasks
 
     for spec in list_tasks():
         if spec.data.mini is not None and (way := way_to_install(spec.data.mini.folder)):
             yield Check(f"data {spec.name} mini", "absent", f"not on this machine; {way}")
         elif spec.data.mini is not None:
-            yield _read(f"data {spec.name} mini", _mini_data, spec)
+            yield _check_by_reading(f"data {spec.name} mini", _mini_data, spec)
         if spec.data.docstrings:
-            yield _read(f"data {spec.name}", _docstrings, spec)
+            yield _check_by_reading(f"data {spec.name}", _docstrings, spec)
         elif spec.data.package is not None:
-            yield _read(f"data {spec.data.package}", _package_data, spec)
+            yield _check_by_reading(f"data {spec.data.package}", _package_data, spec)
         elif spec.data.hub:
-            yield _hub_data(spec)
+            yield _check_of_hub_cache(spec)
 
 
-def _read(what: str, read: Callable[[TaskSpec], str], spec: TaskSpec) -> Check:
-    """Check that data which should be on this machine can be read."""
+def _check_by_reading(what: str, read: Callable[[TaskSpec], str], spec: TaskSpec) -> Check:
     try:
         return Check(what, "ok", read(spec))
     except SpsbenchError as problem:
@@ -356,8 +346,7 @@ def _package_data(spec: TaskSpec) -> str:
     return f"{len(read_problems())} problems in the package"
 
 
-def _hub_data(spec: TaskSpec) -> Check:
-    """Check whether a task's data is in the hub's cache."""
+def _check_of_hub_cache(spec: TaskSpec) -> Check:
     from huggingface_hub import snapshot_download
 
     for source in spec.data.hub:
@@ -371,8 +360,7 @@ def _hub_data(spec: TaskSpec) -> Check:
     return Check(f"data {spec.name} official", "absent", NOT_IN_HUB_CACHE)
 
 
-def _checker() -> Check:
-    """Find the sandbox, and check that the judge passes a right program and fails a wrong one."""
+def _check_of_sandbox_and_judge() -> Check:
     from spsbench.parts.judge import judge, sandbox_level
 
     problem = {

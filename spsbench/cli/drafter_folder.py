@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spsbench.base.records import Spec
+    from spsbench.cli.doctor import DoctorOptions
     from spsbench.drafters.read_otherwise import Accepted
     from spsbench.drafters.served_drafts import Served
     from spsbench.models.trained import TrainedDraft
@@ -45,27 +46,25 @@ class Examined:
     measured: Sequence[Accepted] = ()
 
 
-def examine_folder(
-    folder: Path, *, target: str | None, task: str | None, limit: str | None, json: bool, quiet: bool
-) -> None:
+def examine_folder(folder: Path, asked: DoctorOptions) -> None:
     """Print what a folder is; with a target, measure what it accepts under each reading too."""
     from spsbench.drafters.served_drafts import served
     from spsbench.models.published import CONFIG, read_config_file
 
-    if target is None and (task or limit):
-        flag = "--task" if task else "--limit"
+    if asked.target is None and (asked.task or asked.limit):
+        flag = "--task" if asked.task else "--limit"
         raise UsageError(
             f"{flag} names prompts for a target, and none is given.", flag=flag, remedy="Give --target MODEL."
         )
     draft = _described(folder)
     engines = served(draft, read_config_file(folder / CONFIG, FLAG) or {})
     measured: Sequence[Accepted] = ()
-    if target is not None:
-        measured = _measured(draft, engines, target, task, limit, quiet=quiet or json)
+    if asked.target is not None:
+        measured = _measured(draft, engines, replace(asked, quiet=asked.quiet or asked.json))
     examined = Examined(draft, engines, measured)
-    if json:
+    if asked.json:
         print_json(facts(examined))
-    elif not quiet:
+    elif not asked.quiet:
         for part in screen(examined):
             out().print(part)
 
@@ -97,15 +96,7 @@ def _drafter(draft: TrainedDraft) -> Spec:
     return Spec(MTP, (("from", str(draft.folder)),) if draft.extra["apart"] else ())
 
 
-def _measured(
-    draft: TrainedDraft,
-    engines: list[Served],
-    target: str,
-    task: str | None,
-    limit: str | None,
-    *,
-    quiet: bool,
-) -> Sequence[Accepted]:
+def _measured(draft: TrainedDraft, engines: list[Served], asked: DoctorOptions) -> Sequence[Accepted]:
     from spsbench.cli.settings import data_by_task, read_material
     from spsbench.drafters.read_otherwise import by_reading
     from spsbench.drafters.registry import drafter_kind
@@ -116,13 +107,13 @@ def _measured(
     if draft.refused:
         raise UsageError(f"{draft.folder} is {draft.kind}: {draft.refused}.", flag=FLAG)
     with data_by_task():
-        settings = read_material(quiet=quiet, target=target, task=task, limit=limit or str(TEXTS))
+        settings = read_material(asked, limit=asked.limit or str(TEXTS))
         material = find_material(settings)
     spec = _drafter(draft)
     drafter_kind(spec.name).require_target(spec, material.source.target)
     layers = text_config(material.source.target.config).num_hidden_layers
     wanted = readings(draft, engines, layers)
-    say(TextsToRead(len(material.prompts), TOKENS, len(wanted)), quiet=quiet)
+    say(TextsToRead(len(material.prompts), TOKENS, len(wanted)), quiet=asked.quiet)
     prompts = [prompt.ids for prompt in material.prompts]
     loaded = material.load().target
     return by_reading(loaded, spec, wanted, prompts, k=K, tokens=TOKENS, seed=settings.seed)

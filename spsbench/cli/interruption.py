@@ -84,15 +84,14 @@ _current = Interruption()
 _before: dict[int, Any] = {}
 
 
-def _restore() -> None:
-    """Give every signal back to its earlier handler."""
+def _restore_handlers() -> None:
     while _before:
         signum, handler = _before.popitem()
         signal.signal(signum, handler)
 
 
 # A forked child has no command to unwind: it dies of the signal, as without a handler.
-os.register_at_fork(after_in_child=_restore)
+os.register_at_fork(after_in_child=_restore_handlers)
 
 
 @contextmanager
@@ -104,16 +103,15 @@ def listening(arguments: Sequence[str]) -> Iterator[Interruption]:
     installs = threading.current_thread() is threading.main_thread() and not _before
     try:
         if installs:
-            _install()
+            _handle_unignored_signals()
         yield _current
     finally:
         if installs:
-            _restore()
+            _restore_handlers()
         _current = outer
 
 
-def _install() -> None:
-    """Handle every signal that is not ignored."""
+def _handle_unignored_signals() -> None:
     for signum in SIGNALS:
         handler = signal.getsignal(signum)
         if handler not in (signal.SIG_IGN, None):

@@ -165,7 +165,7 @@ def _drafter_rows() -> list[Row]:
 
     def about(kind: Any) -> Row:
         needs = next((name_of[need] for need in sorted(kind.needs & name_of.keys())), NOTHING)
-        return {"options": _options(kind.options), "needs": needs}
+        return {"options": _options_as_typed(kind.options), "needs": needs}
 
     return _kind_rows("drafter", DRAFTERS, about)
 
@@ -175,7 +175,7 @@ def _rule_rows() -> list[Row]:
 
     def about(kind: Any) -> Row:
         lossless = "yes" if kind.lossless else "NO"
-        return {"options": _options(kind.options), "lossless": lossless, "needs": NOTHING}
+        return {"options": _options_as_typed(kind.options), "lossless": lossless, "needs": NOTHING}
 
     return _kind_rows("rule", RULES, about)
 
@@ -188,7 +188,7 @@ def _policy_rows() -> list[Row]:
 
     def about(kind: Any) -> Row:
         needs = NOTHING if kind.name == FIXED else f"the drafter {heeding}"
-        return {"options": _options(kind.options), "needs": needs}
+        return {"options": _options_as_typed(kind.options), "needs": needs}
 
     return _kind_rows("policy", POLICIES, about)
 
@@ -233,7 +233,7 @@ def _external_engine_rows() -> list[Row]:
             "greedy": rules.greedy,
             "sampled": rules.sampled,
             "statistics": _lines(entry.statistics),
-            "options": _options(
+            "options": _options_as_typed(
                 {name: "" if each.theirs else each.default for name, each in options_known.items()}
             ),
             "limits": _lines(entry.limits),
@@ -269,8 +269,7 @@ def _metric_rows() -> list[Row]:
     return [programs, *_kind_rows("metric", METRICS, about), by_name]
 
 
-def _options(options: Mapping[str, OptionValue]) -> str:
-    """Format options as they are typed, one a line."""
+def _options_as_typed(options: Mapping[str, OptionValue]) -> str:
     return _lines(str(Spec("", (option,))).lstrip(":") for option in options.items())
 
 
@@ -318,7 +317,6 @@ def _print_limits(external: Sequence[Row]) -> None:
 
 
 def _print_table(name: str, rows: Sequence[Row]) -> None:
-    """Print the rows of one list as a table."""
     from spsbench.report.tables import Table, left
 
     common = {

@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = app(typed, prog_name="spsbench", standalone_mode=False)
             sys.stdout.flush()
         except BaseException as error:
-            return _explain(error, interruption, debug="--debug" in typed)
+            return _reported_exit_code(error, interruption, debug="--debug" in typed)
         if code == INTERRUPTED:  # typer turns every KeyboardInterrupt into it
             return interruption.conclude()
         return code if isinstance(code, int) else 0
@@ -265,8 +265,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the process ends
 
 
-def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -> int:
-    """Report on stderr what went wrong; return the exit code."""
+def _reported_exit_code(error: BaseException, interruption: Interruption, *, debug: bool) -> int:
     if interruption.caused(error):
         return interruption.conclude()
     if broken_pipe(error):

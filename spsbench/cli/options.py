@@ -53,7 +53,6 @@ def _field_of(row: OptionRow) -> Any:
 
 
 def _own_rows(model: type[Common]) -> dict[str, OptionRow]:
-    """The rows of a command's own options, by name."""
     return {each.name: each.metadata[_ROW] for each in fields(model) if _ROW in each.metadata}
 
 
@@ -237,12 +236,12 @@ def asks(
             function(model(**params))
 
         vars(command)["__asked__"] = model
-        wanted = [_parameter(name, rows[name], types[name]) for name in names]
+        wanted = [_typer_parameter(name, rows[name], types[name]) for name in names]
         if len(wanted) > MANY:
             first = {name for name in names if rows[name].panel is None}
             vars(command)["__needed__"] = first | set(needed.split())
             wanted.append(_HELP_ALL)
-        return _described(command, function.__doc__, wanted)
+        return _with_help_and_signature(command, function.__doc__, wanted)
 
     return give
 
@@ -268,17 +267,15 @@ _HELP_ALL = Parameter(
 )
 
 
-def _described(
+def _with_help_and_signature(
     command: Callable[..., None], text: str | None, wanted: Iterable[Parameter]
 ) -> Callable[..., None]:
-    """The command with its help and the signature that typer reads."""
     command.__doc__ = text
     vars(command)["__signature__"] = Signature([*wanted])
     return command
 
 
-def _parameter(name: str, row: OptionRow, of_type: Any) -> Parameter:
-    """What typer makes an option or an argument of."""
+def _typer_parameter(name: str, row: OptionRow, of_type: Any) -> Parameter:
     given: dict[str, Any] = {
         "help": row.text,
         "show_default": False,
@@ -320,8 +317,8 @@ def _completer(row: OptionRow) -> Callable[[typer.Context, str], list[str]] | No
     return complete
 
 
-def _runs(begun: str) -> list[str]:
-    """Run directories: those in ``results/``, and those that the typed path leads to."""
+def _run_directories(begun: str) -> list[str]:
+    """Those in ``results/``, and those that the typed path leads to."""
     here, typed = Path.cwd(), Path(begun)
     # Of an absolute path, too: a pattern is looked for below the folder that has been typed whole.
     above = typed if begun.endswith("/") else typed.parent
@@ -338,7 +335,7 @@ def _names(kind: str, begun: str, task: str | None) -> Iterable[str]:
         return sorted(path.stem for folder in _FOLDERS[kind] for path in data_dir(folder).glob("*.yaml"))
     match kind:
         case "runs":
-            return _runs(begun)
+            return _run_directories(begun)
         case "processing":
             return [f"{name}=" for name in PROCESSING]
         case "drafters" | "rules" | "policies":

@@ -309,7 +309,9 @@ def measure_processes(config: RunConfig, count: int, options: RunOptions, gates:
         say(f"Process {index + 1} of {count}", quiet=quiet)
         directory = out / f"{PROCESS}{index}"
         try:
-            codes[directory] = _measure_one(settings, directory, [*more, *(["--quiet"] if quiet else [])])
+            codes[directory] = _exit_code_of_one_process(
+                settings, directory, [*more, *(["--quiet"] if quiet else [])]
+            )
         except UsageError:
             if before is not None:  # those that what is there was measured with
                 write_text(settings, before)
@@ -331,14 +333,13 @@ def measure_processes(config: RunConfig, count: int, options: RunOptions, gates:
         )
 
 
-def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> int:
-    """Carry the run out in one process, and return its exit code."""
+def _exit_code_of_one_process(settings: Path, directory: Path, more: Sequence[str]) -> int:
     command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
     process = subprocess.Popen([*command, *more], stdout=subprocess.DEVNULL)
     try:
         code = process.wait()
     except KeyboardInterrupt as error:
-        _end(process, error)
+        _await_or_end(process, error)
         raise
     if code == UsageError.exit_code:
         why = f"the process for {directory} refused the settings."
@@ -346,8 +347,8 @@ def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> int:
     return code
 
 
-def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
-    """Let a process finish its interruption: Ctrl-C went to it too, another signal may not have."""
+def _await_or_end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
+    """Ctrl-C went to the process too, another signal may not have."""
     patience_s = 0.0 if isinstance(error, Interrupted) else _GRACE_S
     for end in (process.terminate, process.kill):
         try:

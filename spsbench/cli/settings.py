@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from spsbench.base.errors import SpsbenchError, UsageError, as_typed
 from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import prose, say
-from spsbench.cli.options import RunOptions
+from spsbench.cli.options import Common, RunOptions, among
 from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.resolution import typed_settings
 from spsbench.config.together import refuse_together
@@ -73,44 +74,36 @@ def _run_directory_of(settings: Path | None) -> Path | None:
     return settings.parent if settings is not None and inside else None
 
 
-def read_material(
-    *,
-    quiet: bool,
-    task: str | None = None,
-    data: str | None = None,
-    pair: str | None = None,
-    target: str | None = None,
-    draft: str | None = None,
-    limit: str | None = None,
-    max_new_tokens: str | None = None,
-    seed: str | None = None,
-    device: str | None = None,
-    template_arg: Sequence[str] | None = None,
-) -> MaterialSettings:
-    """Read which prompts and models options ask for; refuse those that are not there."""
+@dataclass(frozen=True, kw_only=True)
+class _MaterialOptions(Common):
+    task: str | None = None
+    data: str | None = None
+    pair: str | None = None
+    target: str | None = None
+    draft: str | None = None
+    limit: str | None = None
+    max_new_tokens: str | None = None
+    seed: str | None = None
+    device: str | None = None
+    template_arg: list[str] | None = None
+
+
+def read_material(options: Common = Common(), /, **fixed: object) -> MaterialSettings:
+    """Read which prompts and models options ask for; refuse those that are not there.
+
+    ``fixed`` overrules what was typed.
+    """
     from spsbench.tasks.catalogue import load_task
 
-    flags = _typed_settings(
-        {
-            "task": task,
-            "data": data,
-            "pair": pair,
-            "target": target,
-            "draft": draft,
-            "limit": limit,
-            "max_new_tokens": max_new_tokens,
-            "seed": seed,
-            "device": device,
-            "template_arg": template_arg,
-        }
-    )
-    if data is None:
-        flags |= task_file(flags.get("task"), quiet=quiet)
+    typed = among(_MaterialOptions, options, **fixed)
+    flags = _typed_settings(vars(typed))
+    if typed.data is None:
+        flags |= task_file(typed.task, quiet=typed.quiet)
     config = resolve(flags, target_alone=True)
     remember(config)
     settings = MaterialSettings.of(config)
     asked = load_task(settings.task, turns=settings.turns)
-    say_reading(asked, quiet=quiet)
+    say_reading(asked, quiet=typed.quiet)
     require_material(config, asked)
     return settings
 
@@ -255,7 +248,6 @@ def require_material(config: RunConfig, task: Task) -> None:
 
 
 def _require_effect(typed: RunOptions, task: Task) -> None:
-    """Refuse options that mean nothing for a task."""
     overridden = {text.partition("=")[0].strip() for text in typed.set or ()}
     for name, value, means, what in (
         ("turns", typed.turns, task.has_turns, "have no turns"),

@@ -121,8 +121,7 @@ BETWEEN_TREES = "+"
 """A comma stands within a tree: ``chain+4,2,1``."""
 
 
-def _trees(value: Any) -> Any:
-    """Let trees be written as on the command line."""
+def _split_trees(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(BETWEEN_TREES)]
@@ -276,7 +275,9 @@ Names = Annotated[
     AfterValidator(_unique),
 ]
 Ids = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_split_list), AfterValidator(_unique)]
-Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
+Trees = Annotated[
+    tuple[Name, ...], Field(min_length=1), BeforeValidator(_split_trees), AfterValidator(_unique)
+]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[
     tuple[Method, ...], Field(min_length=1), BeforeValidator(_split_list), AfterValidator(_unique)

@@ -102,7 +102,7 @@ def resolve(
     """
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODELS if key in given}
-    assignments = [_assignment(text) for text in overrides]
+    assignments = [_path_and_value(text) for text in overrides]
     flag = "--resume" if of_run else "--config"
     file = {} if config_file is None else read_yaml(config_file, flag)
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
@@ -117,7 +117,7 @@ def resolve(
     settings["pair"] = _pair(chosen, models, named="pair" in given, alone=alone)
     for path, value in assignments:
         if len(path) > 1:
-            _assign(settings, path, value)
+            _set_inside(settings, path, value)
     overridden = {path[0] for path, _ in assignments}
     named = {*given, *overridden}
     if "protocol" in named and file:
@@ -259,8 +259,7 @@ def _listed(value: Any, between: str = ",") -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []
 
 
-def _assignment(text: str) -> tuple[list[str], Any]:
-    """``a.b=c`` as path and value."""
+def _path_and_value(text: str) -> tuple[list[str], Any]:
     name, equals, value = text.partition("=")
     first, *inner = name.strip().split(".")
     path = [_FIELD_OF_FLAG.get(first, first), *inner]
@@ -274,8 +273,7 @@ def _assignment(text: str) -> tuple[list[str], Any]:
         raise UsageError(f"the value in {text} is not YAML.", flag="--set", remedy=remedy) from None
 
 
-def _assign(settings: dict[str, Any], path: list[str], value: Any) -> None:
-    """Set a value inside nested mappings, in place."""
+def _set_inside(settings: dict[str, Any], path: list[str], value: Any) -> None:
     inner: Any = settings
     for part in path[:-1]:
         inner = inner.setdefault(part, {})

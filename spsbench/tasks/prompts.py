@@ -382,7 +382,7 @@ def _turns_of(row: DataRow) -> tuple[list[dict[str, Any]], int]:
         return [found], 0
     if TURN in found:
         return [found, *({MESSAGES: [_user(text)]} for text in _user_turns(row)[1:])], 0
-    said = _messages(
+    said = _messages_of(
         row, next(name for name in (MESSAGES, CONVERSATIONS) if row.fields.get(name) is not None)
     )
     asked = [place for place, message in enumerate(said) if message["role"] == "user"]
@@ -414,7 +414,7 @@ def _sequences(row: DataRow) -> tuple[list[dict[str, Any]], int]:
     if found == [TURNS]:
         texts = _user_turns(row)
         return [{TURN: texts[0]}], len(texts) - 1
-    cut, later_turns = _by_turn(_messages(row, *found))
+    cut, later_turns = _by_turn(_messages_of(row, *found))
     tools = {TOOLS: called} if found == [MESSAGES] and (called := _offered_tools(row)) else {}
     return [{MESSAGES: messages, **tools} for messages in cut], later_turns
 
@@ -453,10 +453,9 @@ def _user_turns(row: DataRow) -> list[str]:
     return [_whole(text, row) for text in turns]
 
 
-def _messages(row: DataRow, layout: str) -> list[Message]:
-    """What was said."""
+def _messages_of(row: DataRow, layout: str) -> list[Message]:
     if layout == CONVERSATIONS:
-        return _conversation(row)
+        return _sharegpt_messages(row)
     parts = enumerate(_listed(row, layout), start=1)
     messages = [_message(row, number, part) for number, part in parts]
     if "user" not in (message["role"] for message in messages):
@@ -464,8 +463,7 @@ def _messages(row: DataRow, layout: str) -> list[Message]:
     return messages
 
 
-def _conversation(row: DataRow) -> list[Message]:
-    """What was said in a record of ShareGPT."""
+def _sharegpt_messages(row: DataRow) -> list[Message]:
     turns = row.fields[CONVERSATIONS]
     messages = list[Message]()
     if not isinstance(turns, list) or not turns:

@@ -83,15 +83,14 @@ class TextTask(YamlTask):
         )
 
     def _score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
-        return super()._score(*self._by_sentences(prompts, texts))
+        return super()._score(*self._as_scored(prompts, texts))
 
     def _corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
-        return super()._corpus_figure(kind, *self._by_sentences(prompts, texts))
+        return super()._corpus_figure(kind, *self._as_scored(prompts, texts))
 
-    def _by_sentences(
+    def _as_scored(
         self, prompts: Sequence[Prompt], texts: Sequence[str]
     ) -> tuple[Sequence[Prompt], Sequence[str]]:
-        """Prompts and outputs as they are scored."""
         if not self.spec.sentence_per_line:
             return prompts, texts
         prompts = [replace(prompt, reference=sentence_per_line(prompt.reference)) for prompt in prompts]

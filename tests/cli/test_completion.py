@@ -94,8 +94,10 @@ def test_a_run_is_offered_below_an_absolute_path(tmp_path: Path) -> None:
     for name in ("three", "two", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{}")
-    assert options._runs(f"{tmp_path}/t") == [f"{tmp_path}/three", f"{tmp_path}/two"]
-    assert options._runs(f"{tmp_path}/") == [f"{tmp_path}/{name}" for name in ("other", "three", "two")]
+    assert options._run_directories(f"{tmp_path}/t") == [f"{tmp_path}/three", f"{tmp_path}/two"]
+    assert options._run_directories(f"{tmp_path}/") == [
+        f"{tmp_path}/{name}" for name in ("other", "three", "two")
+    ]
 
 
 def test_scripts_can_be_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

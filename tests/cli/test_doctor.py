@@ -58,11 +58,11 @@ def test_a_gpu_that_torch_cannot_use_is_absent(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.version.cuda", None)
     nvidia_smi.install(tmp_path, monkeypatch, H100)
-    (check,) = doctor._gpus(gpus())
+    (check,) = doctor._gpu_checks(gpus())
     assert check.state == "absent"
     assert check.detail.startswith("NVIDIA H100 80GB HBM3: torch ")
     assert check.detail.endswith(" has no CUDA")
-    assert [check.detail for check in doctor._gpus([])] == ["none"]
+    assert [check.detail for check in doctor._gpu_checks([])] == ["none"]
 
 
 def test_of_a_gpu_that_computes_a_table_says_what_runs_are_compared_by(
@@ -81,14 +81,14 @@ def test_of_a_gpu_that_computes_a_table_says_what_runs_are_compared_by(
     monkeypatch.setattr("torch.empty", lambda *size, device: None)
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91002)
     nvidia_smi.install(tmp_path, monkeypatch, H100)
-    assert [(check.what, check.state, check.detail) for check in doctor._gpus(gpus())] == [
+    assert [(check.what, check.state, check.detail) for check in doctor._gpu_checks(gpus())] == [
         ("GPU", "ok", "NVIDIA H100, cuda:0"),
         ("GPU software", "info", "driver 535.183.01, CUDA 12.8, cuDNN 9.10.2, compute capability 9.0"),
         ("GPU power", "info", "limit 600 W of 700 W by default, persistence on, ECC on, MIG off"),
         ("GPU clocks", "info", "now 345 MHz at 34 °C, at most 1,980 MHz"),
         ("GPU arithmetic", "info", "TF32 off"),
     ]
-    without_its_tool = next(doctor._gpus([]))
+    without_its_tool = next(doctor._gpu_checks([]))
     assert (without_its_tool.state, without_its_tool.detail) == ("ok", "NVIDIA H100, cuda:0")
 
 
@@ -109,7 +109,7 @@ def test_a_checker_that_judges_wrongly_is_broken(
 
     verdicts = [execution.ProgramVerdict(passed, "") for passed in answers]
     monkeypatch.setattr(execution, "judge", lambda *_, **__: verdicts)
-    assert doctor._checker().state == "broken"
+    assert doctor._check_of_sandbox_and_judge().state == "broken"
 
 
 def test_a_shipped_draft_is_looked_for_in_the_package(
@@ -134,7 +134,7 @@ def test_what_an_extra_installs_may_be_absent_and_what_a_plain_install_has_may_n
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(doctor, "examine", lambda: [*doctor._machine()])
+    monkeypatch.setattr(doctor, "examine", lambda: [*doctor._machine_checks()])
     result = cli("doctor", "--json")
     assert result.code == code
     told = {check["what"]: (check["state"], check["detail"]) for check in json.loads(result.out)}

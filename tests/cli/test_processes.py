@@ -88,7 +88,7 @@ def test_what_finished_is_summarised_where_a_process_failed(
         shutil.copytree(out / "process-0", directory)
         return 1 if directory.name == "process-1" else 0
 
-    monkeypatch.setattr(module, "_measure_one", measured)
+    monkeypatch.setattr(module, "_exit_code_of_one_process", measured)
     done = cli(*ASKED, "--processes", "3", "--out", out, "--json")
     assert done.code == 5, done.err
     said = " ".join(done.err.split())
@@ -108,7 +108,9 @@ def test_a_process_that_cannot_begin_is_the_last(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = list[str]()
-    monkeypatch.setattr(module, "_measure_one", lambda _, directory, more: begun.append(directory.name) or 3)
+    monkeypatch.setattr(
+        module, "_exit_code_of_one_process", lambda _, directory, more: begun.append(directory.name) or 3
+    )
     done = cli(*ASKED, "--processes", "3", "--out", tmp_path / "runs")
     assert (done.code, begun, done.out) == (5, ["process-0"], "")
     assert "3 of 3 processes did not finish" in done.err

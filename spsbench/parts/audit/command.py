@@ -54,17 +54,7 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     kind = find_peer(engine)
     (k, *_) = values.lookaheads(wanted.k or "4")
     threads = values.threads(wanted.threads)
-    settings = read_material(
-        task=wanted.task,
-        data=wanted.data,
-        pair=wanted.pair,
-        target=wanted.target,
-        draft=wanted.draft,
-        limit=str(_CONFORMANCE_PROMPTS),
-        seed=wanted.seed,
-        device=wanted.device,
-        quiet=wanted.quiet,
-    )
+    settings = read_material(wanted, limit=str(_CONFORMANCE_PROMPTS), template_arg=None)
     say("Checking prompts, models and engine", quiet=wanted.quiet)
     from spsbench.parts.audit.conformance import EngineUnderTest, conformance
     from spsbench.parts.audit.course import material_for, subject_of

@@ -250,15 +250,4 @@ def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
 def _material_settings(wanted: AuditOptions) -> MaterialSettings:
     """Return the settings of prompts and models; the task's samplings are not used."""
     with task_named_by("--task"), data_by_task():
-        return read_material(
-            task=wanted.task,
-            pair=wanted.pair,
-            target=wanted.target,
-            draft=wanted.draft,
-            limit=wanted.limit or str(_PROMPTS),
-            max_new_tokens=wanted.max_new_tokens,
-            seed=wanted.seed,
-            device=wanted.device,
-            template_arg=wanted.template_arg,
-            quiet=wanted.quiet,
-        )
+        return read_material(wanted, limit=wanted.limit or str(_PROMPTS))
