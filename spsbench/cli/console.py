@@ -148,9 +148,9 @@ def hint(message: Message | str | None, *, quiet: bool = False) -> None:
 
 def say_if_busy(consequence: str, *, quiet: bool = False) -> None:
     """Say on stderr, before anything is measured, that others use this machine, and the consequence."""
-    from spsbench.base.environment import busy
+    from spsbench.base import environment
 
-    if not quiet and (sentence := busy()) is not None:
+    if not quiet and (sentence := environment.busy()) is not None:
         say(prose(f"{sentence} {consequence}"))
 
 

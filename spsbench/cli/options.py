@@ -20,7 +20,7 @@ import typer
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.paths import DataKind, data_dir, results_dir
 from spsbench.config.models import RunConfig
-from spsbench.config.option import OptionRow, rows_of_settings
+from spsbench.config.option import OptionRow
 from spsbench.config.option import Panel as Panel
 from spsbench.config.processing import PROCESSING
 
@@ -162,7 +162,7 @@ class RunOptions(Common):
     )
 
 
-_OF_RUN = {row.name: row for row in rows_of_settings(RunConfig).values()} | _own_rows(RunOptions)
+_OF_RUN = {row.name: row for row in RunConfig.rows().values()} | _own_rows(RunOptions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from spsbench.cli.options import Common, RunOptions, among
 from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.resolution import typed_settings
 from spsbench.config.together import refuse_together
-from spsbench.config.trust import remember, require_trusted, untyped_code
+from spsbench.config.trust import admit
 
 if TYPE_CHECKING:
     from spsbench.engines.arms import TaskAndArms
@@ -48,11 +48,8 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     split = config.ranks if config.ranks > 1 else None
     refuse_together("run", beside | {"tensor_parallel": split, "until": config.until})
     folder = settings.parent if settings is not None else _run_directory_of(asked.config)
-    if folder is None:
-        remember(config)
-    else:
-        theirs = untyped_code([*flags, *(text.partition("=")[0] for text in overrides)])
-        require_trusted(config, theirs, folder, trust=asked.trust)
+    typed = [*flags, *(text.partition("=")[0] for text in overrides)]
+    admit(config, folder, typed, trust=asked.trust)
     if asked.on is None:
         require_cpus(config.threads)
     return config
@@ -100,7 +97,7 @@ def read_material(options: Common = Common(), /, **fixed: object) -> MaterialSet
     if typed.data is None:
         flags |= task_file(typed.task, quiet=typed.quiet)
     config = resolve(flags, target_alone=True)
-    remember(config)
+    admit(config)
     settings = MaterialSettings.of(config)
     asked = load_task(settings.task, turns=settings.turns)
     say_reading(asked, quiet=typed.quiet)
@@ -150,14 +147,12 @@ def say_reading(task: Task, *, quiet: bool) -> None:
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
     """Return what a file given as TASK stands for: prompts, or a task with the file as its data."""
-    from spsbench.tasks.messages import FileRead
-    from spsbench.tasks.prompts import is_task_file, layout_of
+    from spsbench.tasks.prompts import layout_of
 
-    if task is None or not is_task_file(task) or not Path(task).is_file():
+    if (layout := layout_of(task)) is None:
         return {}
-    layout = layout_of(Path(task))
-    say(FileRead(task, layout.task, layout.fields), quiet=quiet)
-    return {} if layout.task is None else {"task": layout.task, "data": task}
+    say(layout, quiet=quiet)
+    return {} if layout.task is None else {"task": layout.task, "data": layout.path}
 
 
 def template_args(typed: Sequence[str]) -> dict[str, bool | int | float | str]:

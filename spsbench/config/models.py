@@ -18,7 +18,7 @@ from spsbench.base.addresses import withhold
 from spsbench.base.axes import BEAM, CHAIN, EAGER, Method
 from spsbench.base.errors import UsageError
 from spsbench.base.records import LEAST_TEMPERATURE, Spec, seconds_of
-from spsbench.config.option import Panel, setting
+from spsbench.config.option import ROW, OptionRow, Panel, setting
 from spsbench.config.processing import PROCESSING, ProcessingSettings
 
 AUTO, NONE = "auto", "none"
@@ -739,6 +739,12 @@ class RunConfig(Limits):
         ge=0,
         strict=True,
     )
+
+    @classmethod
+    def rows(cls) -> dict[str, OptionRow]:
+        """The row of each field that an option sets, by the field's name."""
+        extras: dict[str, Any] = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
+        return {name: extra[ROW] for name, extra in extras.items() if extra is not None}
 
     @property
     def beam(self) -> BeamSettings | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 
 class Panel:
@@ -56,7 +56,7 @@ class OptionRow(NamedTuple):
         return False if self.is_switch else None
 
 
-_ROW = "row"
+ROW = "row"
 
 
 def setting(
@@ -80,11 +80,5 @@ def setting(
     """
     row = OptionRow(spec, text, panel, names)
     title = row.name.removeprefix("no_") if row.is_switch else row.name
-    extra: Any = {_ROW: row}
+    extra: Any = {ROW: row}
     return Field(default, title=title, description=form, json_schema_extra=extra, **limits)
-
-
-def rows_of_settings(model: type[BaseModel]) -> dict[str, OptionRow]:
-    """The row of each field of ``model`` that an option sets, by the field's name."""
-    extras: dict[str, Any] = {name: field.json_schema_extra for name, field in model.model_fields.items()}
-    return {name: extra[_ROW] for name, extra in extras.items() if extra is not None}

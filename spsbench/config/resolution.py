@@ -26,7 +26,6 @@ from spsbench.config.models import (
     RunConfig,
     chosen_backend,
 )
-from spsbench.config.option import rows_of_settings
 from spsbench.config.processing import parse_processing
 from spsbench.config.together import refuse_together
 
@@ -35,7 +34,7 @@ DEFAULT_PROTOCOL = "quick"
 
 _FLAG_OF_FIELD = {name: field.title or name for name, field in RunConfig.model_fields.items()}
 _FIELD_OF_FLAG = {flag: name for name, flag in _FLAG_OF_FIELD.items()}
-_ROW_OF_FIELD = rows_of_settings(RunConfig)
+_ROW_OF_FIELD = RunConfig.rows()
 
 
 def field_of(flag: str) -> str:

@@ -100,6 +100,16 @@ def code_in(settings: Mapping[str, Any]) -> list[NamedCode]:
     return [NamedCode(field, name) for field, value in settings.items() for name in CODE[field](value)]
 
 
+def admit(
+    config: RunConfig, folder: Path | None = None, typed: Iterable[str] = (), *, trust: bool = False
+) -> None:
+    """Remember the code that a user's own settings name; refuse that of a folder's which was not typed."""
+    if folder is None:
+        remember(config)
+    else:
+        require_trusted(config, untyped_code(typed), folder, trust=trust)
+
+
 def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, trust: bool) -> None:
     """Refuse settings of a folder that name code which this user never typed; with ``trust`` remember it."""
     require_typed(code_in({field: getattr(config, field) for field in fields}), folder, trust=trust)

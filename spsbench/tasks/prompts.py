@@ -37,7 +37,7 @@ from spsbench.base.files import open_file, opened
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.config.files import file_name
 from spsbench.tasks.conversation import Conversation, Message
-from spsbench.tasks.messages import LAST_ANSWER
+from spsbench.tasks.messages import LAST_ANSWER, FileRead
 from spsbench.tasks.metrics.builtin import ROUGE
 from spsbench.tasks.metrics.kind import scores
 from spsbench.tasks.sources import (
@@ -114,48 +114,38 @@ DATA_FIELDS = {
 """The fields by which a file is the data of a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a file given as TASK is read: as prompts, or as the data of a task."""
-
-    task: str | None
-    fields: tuple[str, ...]
-
-
 def is_prompts_file(name: str) -> bool:
     """Return whether a TASK is the path of a prompts file, by its ending."""
     return name.endswith(ENDINGS)
 
 
-def is_task_file(name: str) -> bool:
-    """Whether a TASK is the path of a file of prompts or data, by its ending."""
-    return name.endswith((*ENDINGS, ".csv"))
+def layout_of(name: str | None) -> FileRead | None:
+    """How a file given as TASK is read; no more of it than its first record is looked at.
 
-
-def layout_of(path: Path) -> Layout:
-    """How a file is read; no more of it than its first record is looked at.
-
-    A file that cannot be read, or whose first record is not an object, counts as prompts: the reader of
-    prompts says what is wrong with it.
+    None for what is not the path of a file of prompts or data. A file that cannot be read, or whose first
+    record is not an object, counts as prompts: the reader of prompts says what is wrong with it.
     """
+    if name is None or not name.endswith((*ENDINGS, ".csv")) or not Path(name).is_file():
+        return None
+    path = Path(name)
     try:
         record = None if path.suffix == ".txt" else _first_record(path)
     except (OSError, ValueError, RecursionError):
         record = None
     if not isinstance(record, (dict, list)):
-        return Layout(None, ())
+        return FileRead(name, None, ())
     fields = set(map(str, record))
     known = LAYOUTS if _BATCH_ID in fields else LAYOUTS[:-1]  # a body may be an article's, too
     prompts = tuple(name for name in known if name in fields)
     for task, needed in DATA_FIELDS.items():
         # HumanEval's rows have a prompt, too; beside the fields of other data a prompt is what is meant.
         if fields.issuperset(needed) and not set(prompts).difference(needed):
-            return Layout(task, needed)
+            return FileRead(name, task, needed)
     if prompts and path.suffix == ".csv":
         remedy = f"Give {', '.join(ENDINGS)}."
         raise UsageError(f"{path} holds prompts as CSV, which is not read.", flag="TASK", remedy=remedy)
     if prompts:
-        return Layout(None, prompts)
+        return FileRead(name, None, prompts)
     expected = "; ".join(f"data of {task}: {', '.join(needed)}" for task, needed in DATA_FIELDS.items())
     found = ", ".join(sorted(fields)) or "none"
     raise UsageError(

@@ -10,7 +10,8 @@ import pytest
 
 from spsbench.base.errors import UsageError
 from spsbench.cli.settings import task_file
-from spsbench.tasks.prompts import Layout, layout_of
+from spsbench.tasks.messages import FileRead
+from spsbench.tasks.prompts import layout_of
 
 PROBLEM = {"task_id": "T/0", "prompt": "def f():", "entry_point": "f", "test": "def check(f): ..."}
 KINDS = {
@@ -38,13 +39,13 @@ def test_the_first_record_decides(kind: str, ending: str, tmp_path: Path) -> Non
     else:
         text = (json.dumps(record) + "\n").encode()
         path.write_bytes(gzip.compress(text) if ending.endswith(".gz") else text)
-    assert layout_of(path).task == task
+    assert layout_of(str(path)).task == task
 
 
 def test_nothing_after_the_first_line_is_read(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'\n{"prompt": "Hello"}\n{"document": "x", "summary": "y"}\n\xff not even text')
-    assert layout_of(path) == Layout(None, ("prompt",))
+    assert layout_of(str(path)) == FileRead(str(path), None, ("prompt",))
 
 
 def test_a_data_file_stands_for_its_task_and_is_said_once(
@@ -90,11 +91,11 @@ def test_what_is_not_a_file_stays_as_typed(name: str | None) -> None:
 def test_what_cannot_be_read_is_left_to_the_reader_of_prompts(tmp_path: Path) -> None:
     path = tmp_path / "torn.jsonl"
     path.write_text('{"prompt": ')
-    assert layout_of(path) == Layout(None, ())
+    assert layout_of(str(path)) == FileRead(str(path), None, ())
 
 
 def test_prompts_as_csv_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "prompts.csv"
     path.write_text("prompt\nWhy?\n")
     with pytest.raises(UsageError, match=r"prompts\.csv holds prompts as CSV, which is not read"):
-        layout_of(path)
+        layout_of(str(path))

@@ -13,7 +13,6 @@ import typer.main
 from spsbench.cli.main import COMMANDS, app
 from spsbench.cli.options import Common, DrawnOptions, MachineOptions, RunOptions, among, asks, option
 from spsbench.config import RunConfig
-from spsbench.config.option import rows_of_settings
 
 MODELS = {name: command.__asked__ for name, command in COMMANDS.items() if hasattr(command, "__asked__")}
 GROUP: Any = typer.main.get_command(app)
@@ -56,7 +55,7 @@ def test_a_row_is_written_as_its_field_is_typed(name: str) -> None:
 
 def test_run_takes_every_setting_that_has_an_option() -> None:
     hints = get_type_hints(RunOptions)
-    rows = rows_of_settings(RunConfig)
+    rows = RunConfig.rows()
     assert RunConfig.model_fields.keys() - rows.keys() == {"trace", "warmup"}  # by --set alone
     for row in rows.values():
         kind = bool if row.is_switch else list[str] | None if row.spec.endswith("...") else str | None

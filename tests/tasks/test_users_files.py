@@ -17,7 +17,7 @@ from spsbench.report.wording import reading_notes
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.messages import FileRead
 from spsbench.tasks.metrics.builtin import rouge_reads
-from spsbench.tasks.prompts import Layout, layout_of, read_prompts_file
+from spsbench.tasks.prompts import layout_of, read_prompts_file
 from spsbench.tasks.sources import read_rows
 from spsbench.tasks.text_tokenizer import TextTokenizer
 
@@ -72,7 +72,7 @@ def test_lines_of_the_batch_api_are_read_and_what_is_not_used_is_said() -> None:
         "c3": {"messages": [said("system", "Be brief."), said("user", "Name a hill.")]},
         "c4": {"messages": [said("user", "Name a lake.")]},
     }
-    assert layout_of(path) == Layout(None, ("body",))
+    assert layout_of(str(path)) == FileRead(str(path), None, ("body",))
     assert str(FileRead("b.jsonl", None, ("body",))) == "Reading b.jsonl as prompts (body)."
     (note,) = reading_notes(load_task(str(path)).load("official", None, 0).provenance)
     assert note == (
@@ -127,7 +127,7 @@ def test_a_batch_of_embeddings_is_refused_by_its_line() -> None:
 
 
 def test_an_article_with_a_body_is_no_batch(write: Write) -> None:
-    assert layout_of(write([{"document": "A", "summary": "a", "body": "b"}])).task == "xsum"
+    assert layout_of(str(write([{"document": "A", "summary": "a", "body": "b"}]))).task == "xsum"
 
 
 def test_odd_conversations_are_left_out_and_counted() -> None:
@@ -199,7 +199,7 @@ def test_marks_of_byte_order_are_no_text(tmp_path: Path) -> None:
     assert read_yaml(INPUTS / "bom_config.yaml", "--config") == {"limit": 1, "max_tokens": 8}
     listed = tmp_path / "p.json"
     listed.write_text(json.dumps([{"prompt": "A"}]), encoding="utf-8-sig")
-    assert layout_of(listed).fields == ("prompt",)
+    assert layout_of(str(listed)).fields == ("prompt",)
     assert len(read_prompts_file(listed).examples) == 1
     with pytest.raises(UnavailableError, match=r"^TASK: line 1 of .*bom_utf16.jsonl is not UTF-8.*Convert"):
         read_prompts_file(INPUTS / "bom_utf16.jsonl")
