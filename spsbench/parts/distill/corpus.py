@@ -176,11 +176,6 @@ class Lessons:
     held_out: dict[str, list[Sampled]] = field(default_factory=dict)
     contaminated: int = 0
 
-    @property
-    def tokens(self) -> int:
-        """Number of drawn tokens to learn from."""
-        return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
-
     def rarest(self, vocab_size: int) -> int:
         """The token that was written least often, the last of several."""
         counts = self._token_counts(vocab_size, whole=True)

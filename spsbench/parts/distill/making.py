@@ -147,7 +147,6 @@ def make_draft(
 
 
 def _untrained(teacher: Teacher, recipe: Recipe, lessons: Lessons) -> Any:
-    """The student that a recipe trains."""
     layers = teacher.config.num_hidden_layers
     if recipe.kind == DFLASH:
         # Rows of the table are as they are: the token that is written least stands for what is not known yet.
@@ -175,7 +174,6 @@ def _target_model(source: ModelSource, device: torch.device) -> Any:
 
 
 def _require_plain(source: ModelSource, kind: str) -> None:
-    """Refuse a target that scales what a student shares with it: embeddings, blocks or logits."""
     try:
         plan = blueprint_of(source.config)
         factors = (plan.embedding_scale, plan.residual_scale, plan.logit_scale)
@@ -205,7 +203,6 @@ def _made_for(source: ModelSource) -> MadeFor:
 
 
 def _begin_or_continue(folder: Path, settings: dict[str, Any], flag: str) -> None:
-    """Begin a folder with these settings, or check that it was begun with them."""
     make_folder(folder, flag)
     path = folder / "recipe.json"
     recipe = json.loads(json.dumps(settings))
@@ -240,7 +237,6 @@ def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -
 def _train(
     teacher: Teacher, student: Any, lessons: Lessons, recipe: Recipe, out: Path, began: float, watch: Watch
 ) -> tuple[Progress, list[HeldOut]]:
-    """Train the student on the lessons, from where an earlier call ended."""
     device = teacher.model.device
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
 

@@ -108,7 +108,6 @@ def states_between(total: int) -> tuple[int, ...]:
 
 
 def shortened(config: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
-    """A configuration with some of the layers."""
     shorter = dict(config, num_hidden_layers=len(numbers), use_cache=False)
     for name in ("layer_types", "no_rope_layers"):
         if shorter.get(name):
@@ -236,7 +235,6 @@ class ModuleHead(EagleHead):
 
 
 def _even_norm(norm: Any, gain: Tensor) -> Any:
-    """Of the same kind, its gain the same everywhere."""
     other = copy.deepcopy(norm)
     with torch.no_grad():
         other.weight.fill_(float(gain))

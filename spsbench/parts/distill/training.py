@@ -82,7 +82,6 @@ class Batch:
 
 
 def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtype: torch.dtype) -> Batch:
-    """Make a batch of sequences of one kind."""
     longest = max(len(sequence.tokens) for sequence in sequences)
     # Few different shapes: kernels are kept by shape, with their own memory.
     longest = -(-(longest - 1) // _SIMILAR) * _SIMILAR + 1

@@ -18,16 +18,12 @@ if TYPE_CHECKING:
     from spsbench.parts.export.exported import ArmSamples, ExportedRun
 
 SCHEMA = "0.3.0"
-LEVEL = 0.95
 
 BOUNDS = dict.fromkeys(("rouge", "pass@", "exact_match", "final_number"), (0.0, 1.0)) | {"bleu": (0.0, 100.0)}
 """Least and largest value of a metric whose name begins so."""
 
 BINARY = ("passed", "exact_match", "final_number")
 """Scores of an output that is right (1) or wrong (0)."""
-
-_ORGANISATION = "organisation"
-"""The tag whose text is the name of those who measured."""
 
 
 def write(run: ExportedRun, folder: Path) -> tuple[list[Path], list[NoBinaryScore]]:
@@ -87,7 +83,7 @@ def _record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
         "source_metadata": {
             "source_name": "spsbench",
             "source_type": "evaluation_run",
-            "source_organization_name": tags.get(_ORGANISATION, "unknown"),
+            "source_organization_name": tags.get("organisation", "unknown"),
             "evaluator_relationship": "other",
             "additional_details": {"run": run.name, **tags},
         },
@@ -111,7 +107,7 @@ def _metric_record(run: ExportedRun, arm: ArmSamples, task: str, metric: str, va
         uncertainty["confidence_interval"] = {
             "lower": interval["low"],
             "upper": interval["high"],
-            "confidence_level": LEVEL,
+            "confidence_level": 0.95,
             "method": "over prompts",
         }
     longest = (run.run.get("identity") or {}).get("max_new_tokens")

@@ -50,7 +50,7 @@ runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__
 
 
 def gguf(model: Path, dtype: str = "float32") -> Path:
-    """Return a GGUF file of the model, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
+    """A GGUF file of the model, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
     if read_config(model, RECURRENT)["model_type"] in RECURRENT and dtype != FLOAT32:
         why = f"{model} has a recurrent state, and its weights are written in float32 alone."
         raise UsageError(why, flag="--weights", remedy="Leave --weights out.")
@@ -58,7 +58,7 @@ def gguf(model: Path, dtype: str = "float32") -> Path:
 
 
 def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
-    """Return a folder of ONNX Runtime GenAI's builder in float32, ``int8`` or ``int4``.
+    """A folder of ONNX Runtime GenAI's builder in float32, ``int8`` or ``int4``.
 
     The builder is that of the engine's environment and runs on our interpreter, which has torch. Beside a
     prediction module the target's graph comes a second time, see ``HALF_LOGITS``.
@@ -79,7 +79,7 @@ def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
 
 
 def _halve_logits(graph_file: Path, out: Path) -> None:
-    """Write a graph again whose logits end in float16; its weights stay where they are."""
+    """Of a graph that is written again; its weights stay where they are."""
     import onnx
 
     model = onnx.load(str(graph_file), load_external_data=False)
@@ -92,24 +92,19 @@ def _halve_logits(graph_file: Path, out: Path) -> None:
 
 
 def read_back(model: Path, served: Path) -> Path:
-    """Return a Hugging Face folder with a served file's weights in float32, whose law is the engine's."""
+    """A Hugging Face folder with a served file's weights in float32, whose law is the engine's."""
     form = (served.parent if served.is_file() else served).name.partition("-")[2]
     return _converted_once(model, f"{form}-read", lambda out: write_float32(model, served, out))
 
 
 def openvino(model: Path, environment: Environment) -> Path:
-    """Return a folder of OpenVINO's in float32.
-
-    It is converted from a GGUF file in float16, the only form that OpenVINO reads.
-    """
+    """In float32, by way of a GGUF file in float16, the only form that OpenVINO reads."""
     read_config(model)
 
     def build(out: Path) -> None:
-        import numpy as np
-
         write_gguf(model, out / _GGUF, "float16")
         _call([environment.python, "-c", _SAVE_OPENVINO, out / _GGUF])
-        np.savez(out / _EXACT, **_float32(model))
+        np.savez(out / _EXACT, **_exact_arrays(model))
         _call([environment.python, LAUNCH, "spsbench.parts.external.workers.openvino", out, out / _EXACT])
         for name in (_GGUF, _EXACT):
             (out / name).unlink()
@@ -117,8 +112,8 @@ def openvino(model: Path, environment: Environment) -> Path:
     return _converted_once(model, f"openvino-{_converter_release(environment)}", build)
 
 
-def _float32(model: Path) -> dict[str, Any]:
-    """Yield every weight, and the rotation's frequencies as transformers computes them."""
+def _exact_arrays(model: Path) -> dict[str, Any]:
+    """Every weight, and the rotation's frequencies as transformers computes them."""
     import torch
     from safetensors.torch import load_file
 
@@ -131,16 +126,15 @@ def _float32(model: Path) -> dict[str, Any]:
 
 
 def _converted_once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
-    """Return the folder of a model in a form, made if it is missing; a second process waits for the first."""
+    """The folder of a model in a form, made if it is missing; a second process waits for the first."""
     folder = cache_dir() / "converted" / f"{_content_sha256(model)[:16]}-{form}-{_VERSION}"
     if folder.is_dir():
         return folder
     with locked(folder, f"{model.name} as {form}"):
         if not folder.is_dir():  # another process may have made it meanwhile
             size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
-            require_disk(
-                6 * size, f"{model.name} as {form}"
-            )  # bfloat16 to float32, and what is made on the way
+            # bfloat16 to float32, and what is made on the way.
+            require_disk(6 * size, f"{model.name} as {form}")
             watcher().said(f"Converting {model.name} ({megabytes(size)}) to {form}, once")
             with written_whole(folder) as partial:
                 build(partial)
@@ -148,7 +142,7 @@ def _converted_once(model: Path, form: str, build: Callable[[Path], None]) -> Pa
 
 
 def _content_sha256(model: Path) -> str:
-    """Return a hash of the model's files, so that other weights of the same name are converted again."""
+    """Of the model's files, so that other weights of the same name are converted again."""
     digest = hashlib.sha256()
     files = [model / name for name in _HASHED] + sorted(model.glob("model-*.safetensors*"))
     if not (model / "config.json").is_file():
@@ -161,7 +155,7 @@ def _content_sha256(model: Path) -> str:
 
 
 def _converter_release(environment: Environment) -> str:
-    """Return the release of an environment's converting packages, so that another release converts again."""
+    """Of an environment's converting packages; another release converts again."""
     names = ("openvino_genai", "onnxruntime_genai", "onnxruntime_genai_cuda")
     folders = [path for name in names for path in environment.packages.glob(f"{name}-*.dist-info")]
     return folders[0].name.removesuffix(".dist-info").partition("-")[2] if folders else "unknown"
@@ -172,10 +166,14 @@ def _call(command: list[str | Path]) -> None:
 
 
 _DTYPES = {"float32": np.float32, "float16": np.float16}
-_REMEDY = (
-    "Only Llama models in one safetensors file, without biases and scaled rotation, can be converted; "
-    "for llama.cpp Mamba and LFM2 too."
-)
+
+
+def _inconvertible(why: str) -> UsageError:
+    return UsageError(
+        why,
+        remedy="Only Llama models in one safetensors file, without biases and scaled rotation, can be "
+        "converted; for llama.cpp Mamba and LFM2 too.",
+    )
 
 
 def write_gguf(folder: Path, out: Path, dtype: str) -> None:
@@ -191,13 +189,13 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
         kinds = {"float32": LlamaFileType.ALL_F32, "float16": LlamaFileType.MOSTLY_F16}
         kinds |= {"q8_0": LlamaFileType.MOSTLY_Q8_0, "q4_k": LlamaFileType.MOSTLY_Q4_K_M}
         writer.add_file_type(kinds[dtype])
-        _add_sizes(writer, config)
+        _add_common_fields(writer, config)
         if recurrent is None:
             _add_llama(writer, config)
         else:
             recurrent.describe(writer, config, state)
         _add_vocabulary(writer, folder, config)
-        for name, array in _tensors(state, config, dtype):
+        for name, array in _gguf_tensors(state, config, dtype):
             kind = "F32" if dtype in _DTYPES or array.ndim == 1 else block_type(name, array.shape[1], dtype)
             if kind == "F32":
                 writer.add_tensor(name, array)
@@ -211,7 +209,7 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
 
 
 def read_config(folder: Path, others: Collection[str] = ()) -> dict[str, Any]:
-    """Return a model's configuration that can be written, with the rotation under ``rope_parameters``.
+    """A model's configuration that can be written, with the rotation under ``rope_parameters``.
 
     ``others`` are the types beside Llama that can be.
     """
@@ -219,9 +217,9 @@ def read_config(folder: Path, others: Collection[str] = ()) -> dict[str, Any]:
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10000.0)}
     scaled = config.get("rope_scaling") or rope.get("rope_type", "default") != "default"
     if config["model_type"] not in ("llama", *others) or scaled:
-        raise UsageError(f"{folder} is of another architecture.", remedy=_REMEDY)
+        raise _inconvertible(f"{folder} is of another architecture.")
     if not (folder / WEIGHTS).is_file():
-        raise UsageError(f"{folder} has no {WEIGHTS}.", remedy=_REMEDY)
+        raise _inconvertible(f"{folder} has no {WEIGHTS}.")
     return config | {"rope_parameters": rope}
 
 
@@ -229,8 +227,7 @@ def head_width(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def _add_sizes(writer: Any, config: Mapping[str, Any]) -> None:
-    """Write the fields that every architecture has into a GGUF file."""
+def _add_common_fields(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_name("model")
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -283,10 +280,9 @@ def _add_vocabulary(writer: Any, folder: Path, config: Mapping[str, Any]) -> Non
     writer.add_add_eos_token(False)
 
 
-def _tensors(
+def _gguf_tensors(
     state: Mapping[str, Tensor], config: Mapping[str, Any], dtype: str
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the tensors of a GGUF file by their names there."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
     recurrent = RECURRENT.get(config["model_type"])
@@ -299,18 +295,17 @@ def _tensors(
             continue
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias") if recurrent else (".weight",))
         if gguf_name is None:
-            why = f"tensor {name} has no place in a GGUF file of type {config['model_type']}."
-            raise UsageError(why, remedy=_REMEDY)
+            raise _inconvertible(f"tensor {name} has no place in a GGUF file of type {config['model_type']}.")
         if recurrent is not None:
             tensor = recurrent.changed(name, tensor)
         kind = gguf_name.split(".")[-2]
         if kind in heads:
-            tensor = _neighbours(tensor, heads[kind])
+            tensor = _interleaved_halves(tensor, heads[kind])
         wanted = np.float32 if tensor.ndim == 1 else _DTYPES.get(dtype, np.float32)
         yield gguf_name, np.ascontiguousarray(tensor.float().numpy().astype(wanted))
 
 
-def _neighbours(tensor: Tensor, heads: int) -> Tensor:
-    """Interleave the halves (0, 1, .. | n/2, ..) of each head's rows: 0, n/2, 1, n/2 + 1, ..."""
+def _interleaved_halves(tensor: Tensor, heads: int) -> Tensor:
+    """Of each head's rows: (0, 1, .. | n/2, ..) become 0, n/2, 1, n/2 + 1, ..."""
     halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, tensor.shape[1])
     return halves.transpose(1, 2).reshape(tensor.shape)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from spsbench.base import protocol
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import PENALTIES, require_processors, until_stop
 from spsbench.parts.external.workers import llama_cpp
 
@@ -18,10 +19,10 @@ class Texts(Protocol):
     """A tokenizer, as far as a server of text needs it."""
 
     def text(self, ids: list[int]) -> str:
-        """Return the text of token ids, without special tokens."""
+        """The text of token ids, without special tokens."""
 
     def ids(self, text: str) -> list[int]:
-        """Return the token ids of a text, without those that begin a prompt."""
+        """The token ids of a text, without those that begin a prompt."""
 
 
 @runtime_checkable
@@ -29,7 +30,7 @@ class Conversations(Texts, Protocol):
     """A tokenizer that knows what was asked before a chat template made a prompt of it."""
 
     def asked(self, ids: list[int]) -> dict[str, Any]:
-        """Return what a request of chat holds of a prompt: messages, tools and variables of the template."""
+        """What a request of chat holds of a prompt: messages, tools and variables of the template."""
 
 
 class FileTexts:
@@ -48,7 +49,7 @@ class FileTexts:
 
 
 def texts_in(folder: str) -> Texts | None:
-    """Return the tokenizer of a Hugging Face folder; None where it has none of that form."""
+    """The tokenizer of a Hugging Face folder; None where it has none of that form."""
     file = Path(folder) / "tokenizer.json"
     return FileTexts(file) if folder and file.is_file() else None
 
@@ -95,7 +96,7 @@ def require_ended(finish: Any, last: Mapping[str, Any] | None = None) -> None:
 
 
 def part(content: Any, *names: str | int) -> Any:
-    """Return the value at a path of names and places; None where the path ends early."""
+    """The value at a path of names and places; None where the path ends early."""
     value: Any = content
     for name in names:
         if isinstance(name, str):
@@ -106,24 +107,24 @@ def part(content: Any, *names: str | int) -> Any:
 
 
 def choice(content: Any) -> Any:
-    """Return the output that was asked for, without others that a server sends beside it; None for none."""
+    """The output that was asked for, without others that a server sends beside it; None for none."""
     found = part(content, "choices")
     rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
     return next((row for row in rows if row.get("index") in (0, None)), None)
 
 
 def whole(value: Any) -> int | None:
-    """Return a count, or None for anything else."""
+    """A count, or None for anything else."""
     return value if type(value) is int and 0 <= value < protocol.LARGEST else None
 
 
 def decimal(value: Any) -> float | None:
-    """Return a number, or None for anything else."""
+    """A number, or None for anything else."""
     return float(value) if type(value) in (int, float) and abs(value) < protocol.LARGEST else None
 
 
 def characters(text: str) -> str:
-    """Return a text whose surrogates are joined, where events parted a pair, or replaced."""
+    """A text whose surrogates are joined, where events parted a pair, or replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -134,7 +135,7 @@ def token_ids(value: Any, where: str) -> list[int]:
 
 
 def logprobs(value: Any, ids: list[int], ask: protocol.Ask) -> list[float] | None:
-    """Return the output's log-probabilities, one a token; None where not requested or not numbers."""
+    """The output's log-probabilities, one a token; None where not requested or not numbers."""
     values = [decimal(each) for each in value[: len(ids)]] if ask.logprobs and isinstance(value, list) else []
     known = [each for each in values if each is not None]
     return known if known and len(known) == len(values) else None
@@ -171,23 +172,21 @@ class Dialect:
         """Leave out of streams what the server takes in whole answers alone; ``takes`` tries a request."""
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Return the request; everything that would change the distribution is named and switched off."""
+        """The request; everything that would change the distribution is named and switched off."""
         raise NotImplementedError
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Return the answer in a response."""
         raise NotImplementedError
 
     def has_text(self, event: dict[str, Any]) -> bool:
         return bool(self.said(event))
 
     def said(self, event: dict[str, Any]) -> str:
-        """Return the text that an event adds."""
         text = part(choice(event), "text")
         return text if isinstance(text, str) else ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """Return what an event of a stream says; its ids are those that it adds."""
+        """What an event of a stream says; its ids are those that it adds."""
         ids = part(choice(event), "token_ids")
         counts = self.reported(event)
         read, cached = whole(part(event, *self.read)), whole(part(event, *self.cached))
@@ -204,15 +203,12 @@ class Dialect:
         )
 
     def finish(self, response: dict[str, Any]) -> Any:
-        """Return why an output ended, ``stop`` or ``length`` for a proper end, else in the server's word.
-
-        None while it goes on.
-        """
+        """Why an output ended, ``stop`` or ``length`` or the server's word; None while it goes on."""
         word = part(choice(response), "finish_reason")
         return self.ends.get(word, word) if isinstance(word, str) else word
 
     def reported(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Return ``figures`` of a response or an event: times in milliseconds, and counts."""
+        """``figures`` of a response or an event: times in milliseconds, and counts."""
         return {
             name: (decimal if name.endswith("_ms") else whole)(part(response, *path))
             for name, path in self.figures.items()
@@ -224,10 +220,7 @@ COMMON = ("min_p", *PENALTIES)
 
 
 def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
-    """Return a request's sampler fields as vLLM and SGLang name them.
-
-    For greedy the temperature is 0 and all else is off.
-    """
+    """By vLLM's and SGLang's names; for greedy the temperature is 0 and all else is off."""
     require_processors(sampling, COMMON)
     drawn = protocol.Sampling(temperature=0.0) if sampling.greedy else sampling
     return {
@@ -239,7 +232,6 @@ def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
 
 
 def _with_stop_token(ids: list[int], by: int | None) -> list[int]:
-    """Return ids with the stop token that a server may leave out."""
     return ids if by is None or ids[-1:] == [by] else [*ids, by]
 
 
@@ -272,18 +264,12 @@ class LlamaCppDialect(Dialect):
             vocab_size=vocab_size,
             settings={"prefix_cache": False, "sampler_order": protocol.SAMPLER_ORDER},
             in_flight=whole(props.get("total_slots")),
-            limits=[
-                "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
-                "values are.",
-                "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
-                "impossible, which is another distribution.",
-                "With a draft its log-probabilities are left out: it gives 0 for drafted tokens.",
-            ],
+            limits=list(messages.LLAMA_CPP_SERVER),
             processors=list(llama_cpp.PROCESSORS),
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Return the request; samplers that are not listed do not run, and they run in this order."""
+        """The request; samplers that are not listed do not run, and they run in this order."""
         off = ("min_p", "xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "min_keep")
         return {
             **dict.fromkeys((*off, *PENALTIES[1:]), 0),
@@ -296,7 +282,7 @@ class LlamaCppDialect(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Return the answer; the token that ended it is among ``tokens``, or only counted."""
+        """The answer; the token that ended it is among ``tokens``, or only counted."""
         written = token_ids(response.get("tokens"), "tokens")
         if response.get("truncated"):
             raise protocol.PeerError("its context is too short for the request: start it with a larger -c")
@@ -335,10 +321,9 @@ class OpenAi(Dialect):
             version=version,
             in_flight=protocol.MOST_IN_FLIGHT,
             limits=[
-                "It answers with text, which is tokenized again: its ids may differ from those drawn.",
-                *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
-                "Its own EOS always ends an output; top-k, min-p and repetition penalties are its defaults.",
-                "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
+                messages.TEXT_RETOKENISED,
+                *([] if ids_in else [messages.PROMPT_AS_TEXT]),
+                *messages.OPENAI,
             ],
             processors=list(self._processors),
         )
@@ -348,12 +333,11 @@ class OpenAi(Dialect):
     def fit_streams(self, takes: Callable[[dict[str, Any]], bool]) -> None:
         kept = self._in_streams
         fewer = [{name: kept[name] for name in kept if name != left_out} for left_out in kept]
-        probe = self._probe()
+        probe = self._one_token_request()
         tried = (fields for fields in (kept, *fewer) if takes(probe | fields))
         self._in_streams = next(tried, {})
 
-    def _probe(self) -> dict[str, Any]:
-        """Return a request of one token."""
+    def _one_token_request(self) -> dict[str, Any]:
         prompt: str | list[int] = [0] if self.takes_ids else "a"
         return {"model": self._model, "prompt": prompt, "max_tokens": 1}
 
@@ -381,7 +365,7 @@ class OpenAi(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Return the answer; the server must have read as many prompt tokens as were sent."""
+        """The answer; the server must have read as many prompt tokens as were sent."""
         text = part(choice(response), "text")
         if not isinstance(text, str):
             raise protocol.PeerError("its answer holds no choices[0].text")
@@ -389,13 +373,19 @@ class OpenAi(Dialect):
         if read not in (None, len(ask.prompt_ids)):
             why = f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
             raise protocol.PeerError(why)
+        return self._ended_answer(response, text)
+
+    def _ended_answer(
+        self, response: dict[str, Any], text: str, ids: list[int] | None = None
+    ) -> protocol.Answer:
+        """With the ids of the text where the server gives none."""
         require_ended(self.finish(response))
         stopped = self.finish(response) == protocol.STOP
         return protocol.Answer(
-            self._tokenizer.ids(characters(text)),
+            self._tokenizer.ids(characters(text)) if ids is None else ids,
             protocol.STOP if stopped else protocol.LENGTH,
             hidden_stop=stopped,
-            retokenised=True,
+            retokenised=ids is None,
         )
 
     @property
@@ -407,8 +397,6 @@ class OpenAi(Dialect):
 
 _USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 _IDS: dict[str, Any] = {"return_token_ids": True}
-
-CHAT_ALONE = "It has chat alone: its own template makes the prompt, so that its texts prove nothing."
 
 REASONING = ("reasoning_content", "reasoning")
 """What comes before an answer, by the names that servers have for it."""
@@ -433,7 +421,7 @@ class Chat(OpenAi):
         self._limit = limit
         self._ids_out = ids_out
         self._in_streams = _USAGE | (_IDS if ids_out else {})
-        self.described = replace(self.described, limits=[CHAT_ALONE, *self.described.limits[2:]])
+        self.described = replace(self.described, limits=[messages.CHAT_ALONE, *messages.OPENAI])
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         body = super().body(ask, stream=stream)
@@ -442,47 +430,41 @@ class Chat(OpenAi):
         ids = _IDS if self._ids_out and not stream else {}
         return {**body, **self._conversations.asked(ask.prompt_ids), **limit, **ids}
 
-    def _probe(self) -> dict[str, Any]:
+    def _one_token_request(self) -> dict[str, Any]:
         asked = [{"role": "user", "content": "a"}]
         return {"model": self._model, "messages": asked, self._limit: 1}
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Return the answer; reasoning is part of the output, before it."""
-        text = _spoken(part(choice(response), "message"))
+        """The answer; reasoning is part of the output, before it."""
+        text = _message_text(part(choice(response), "message"))
         if text is None:
             raise protocol.PeerError(
                 "its answer holds no choices[0].message with content, calls or reasoning"
             )
         ids = part(choice(response), "token_ids") if self._ids_out else None
-        require_ended(self.finish(response))
-        stopped = self.finish(response) == protocol.STOP
-        return protocol.Answer(
-            self._tokenizer.ids(characters(text)) if ids is None else token_ids(ids, "choices[0].token_ids"),
-            protocol.STOP if stopped else protocol.LENGTH,
-            hidden_stop=stopped,
-            retokenised=ids is None,
-        )
+        known = None if ids is None else token_ids(ids, "choices[0].token_ids")
+        return self._ended_answer(response, text, known)
 
     def said(self, event: dict[str, Any]) -> str:
-        return _spoken(part(choice(event), "delta")) or ""
+        return _message_text(part(choice(event), "delta")) or ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """Return an event's tokens: its ids, or those that have a log-probability."""
+        """An event's tokens: its ids, or those that have a log-probability."""
         thought = bool(_reasoning(part(choice(event), "delta")))
         heard = replace(super().heard(event), thought=thought)
         rows = part(choice(event), "logprobs", "content")
         return replace(heard, added=len(rows)) if heard.added is None and isinstance(rows, list) else heard
 
 
-def _spoken(message: Any) -> str | None:
-    """Return what a message says: reasoning, by either name, answer or refusal, calls; None where nothing."""
-    said = (_reasoning(message), part(message, "content"), part(message, "refusal"), _called(message))
+def _message_text(message: Any) -> str | None:
+    """Reasoning, by either name, answer or refusal, calls; None where nothing."""
+    said = (_reasoning(message), part(message, "content"), part(message, "refusal"), _call_text(message))
     texts = [text for text in said if isinstance(text, str)]
     return "".join(texts) if texts else None
 
 
-def _called(message: Any) -> str | None:
-    """Return names and arguments of the functions that a message calls; None where it calls none."""
+def _call_text(message: Any) -> str | None:
+    """Names and arguments of the functions that a message calls; None where it calls none."""
     calls = part(message, "tool_calls")
     functions = [part(call, "function") for call in calls] if isinstance(calls, list) else []
     functions.append(part(message, "function_call"))
@@ -520,18 +502,12 @@ class SglangDialect(Dialect):
                 "prefix_cache": prefix_cache,
                 "speculative_algorithm": info.get("speculative_algorithm"),
             },
-            limits=[
-                "It does not say by which rule it keeps drafted tokens.",
-                "It uses a request's seed only if it was started with --enable-deterministic-inference.",
-                "Its repetition penalty sees the output, not the prompt (repetition_penalty.py); releases "
-                "without that file ignore it (sglang 28181).",
-                *(["A prompt that was seen before is not read again."] if prefix_cache else []),
-            ],
+            limits=[*messages.SGLANG, *([messages.SGLANG_PREFIX_CACHE] if prefix_cache else [])],
             processors=list(COMMON),
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Return the request; with ``ignore_eos`` only ``stop_token_ids`` end the output."""
+        """The request; with ``ignore_eos`` only ``stop_token_ids`` end the output."""
         return {
             "input_ids": ask.prompt_ids,
             "sampling_params": {
@@ -595,15 +571,12 @@ class VllmDialect(Dialect):
             version=version,
             in_flight=protocol.MOST_IN_FLIGHT,
             settings={"prefix_cache": False, "sampler_order": protocol.SAMPLER_ORDER},
-            limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
+            limits=[messages.RULE_AND_PRECISION_UNREPORTED],
             processors=list(COMMON),
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Return the request.
-
-        Its salt keeps it out of the prefix cache; with ``ignore_eos`` only ``stop_token_ids`` end the output.
-        """
+        """A salt keeps it out of the prefix cache; with ``ignore_eos`` only ``stop_token_ids`` end it."""
         return {
             "model": self._model,
             "prompt": ask.prompt_ids,
@@ -622,7 +595,7 @@ class VllmDialect(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Return the answer; it has times with ``--enable-per-request-metrics``."""
+        """The answer; it has times with ``--enable-per-request-metrics``."""
         require_ended(self.finish(response))
         ids = token_ids(part(choice(response), "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(choice(response), "stop_reason"))

@@ -20,10 +20,16 @@ from typing import Any
 
 from spsbench.base import Generation, Loop, Request, SamplingParams, protocol, shown_engine
 from spsbench.decode import StopRule, TextDecoder
+from spsbench.parts.external.messages import (
+    DECODED_UNREPORTED,
+    PREFILL_NOT_SEPARATED,
+    SettingDiffers,
+    SettingsUnreported,
+)
 
 
 def sampling_of(params: SamplingParams) -> protocol.Sampling:
-    """Return the same sampling as an engine is asked for it."""
+    """The same sampling as an engine is asked for it."""
     record = params.record()
     process: dict[str, Any] = record.pop("process", None) or {}
     process.pop("convention", None)
@@ -33,8 +39,6 @@ def sampling_of(params: SamplingParams) -> protocol.Sampling:
     return protocol.Sampling(**record, **process)
 
 
-_WHOLE = "it does not separate prefill from decoding: the whole request counts as decoding"
-_FEWER = "it does not report the tokens of its decoding time: taken as one fewer than emitted"
 _SLACK, _SLACK_S = 1.05, 0.01
 """How much longer than the request an engine's times may be: clocks differ, and hours are not rounding."""
 
@@ -111,18 +115,18 @@ class PeerEngine:
             raise protocol.PeerError("its output ended where it should have gone on")
         tokens = answer.output_ids[:kept]
         if answer.decode_ms is None:
-            self.unseen[_WHOLE] = None
+            self.unseen[PREFILL_NOT_SEPARATED] = None
         elif answer.decoded is None:
-            self.unseen[_FEWER] = None
+            self.unseen[DECODED_UNREPORTED] = None
         prefill_s, decode_s = spent(answer, kept, took_s)
         loops = loops_of(answer, kept, self._k)
         return Generation(tokens, stop.text(tokens), loops, prefill_s, decode_s, reason)
 
 
 def spent(answer: protocol.Answer, kept: int, took_s: float) -> tuple[float, float]:
-    """Return the seconds of prefill and of decoding that the kept tokens cost; see the module."""
+    """The seconds of prefill and of decoding that the kept tokens cost; see the module."""
     emitted = len(answer.output_ids)
-    _require_possible(answer, took_s)
+    _require_possible_times(answer, took_s)
     whole_s = took_s if answer.wall_ms is None else answer.wall_ms / 1e3
     if answer.decode_ms is None:
         return 0.0, whole_s * kept / emitted
@@ -136,8 +140,7 @@ def spent(answer: protocol.Answer, kept: int, took_s: float) -> tuple[float, flo
     return max(0.0, prefill_s - (emitted - paid) * each_s), kept * each_s
 
 
-def _require_possible(answer: protocol.Answer, took_s: float) -> None:
-    """Refuse negative or missing times, and times longer than the request."""
+def _require_possible_times(answer: protocol.Answer, took_s: float) -> None:
     for name in ("prefill_ms", "decode_ms", "wall_ms"):
         if (getattr(answer, name) or 0) < 0:
             raise protocol.PeerError(f"its {name} is {getattr(answer, name):g}")
@@ -153,7 +156,7 @@ _UNSEEN = float("nan")
 
 
 def loops_of(answer: protocol.Answer, kept: int, k: int) -> list[Loop] | None:
-    """Return a record for each loop of the output; None unless all of them follow from the report.
+    """A record for each loop of the output; None unless all of them follow from the report.
 
     A record needs what each loop drafted, accepted and emitted. ``accepted_per_loop`` gives the second; the
     third is one more, but for the last. Of the first the protocol has only the sum, which gives each where
@@ -198,7 +201,7 @@ def loops_of(answer: protocol.Answer, kept: int, k: int) -> list[Loop] | None:
 
 
 def add_up(accepted: list[int], emitted: int) -> bool:
-    """Return whether the loops end with the last token, or the last loop reaches beyond it."""
+    """Whether the loops end with the last token, or the last loop reaches beyond it."""
     if not accepted:
         return emitted == 0
     before = sum(accepted[:-1]) + len(accepted) - 1
@@ -206,10 +209,7 @@ def add_up(accepted: list[int], emitted: int) -> bool:
 
 
 def ids_that_end(stop: Sequence[str], decoder: TextDecoder, vocab_size: int) -> list[int]:
-    """Return EOS and every token that holds one of the stop strings of one character.
-
-    A stop string of several characters may be spread over tokens: no set of ids says where it ends.
-    """
+    """EOS and every token that holds a stop string of one character; others may be spread over tokens."""
     return sorted(decoder.eos_ids | _tokens_holding(decoder.decode, stop_characters(stop), vocab_size))
 
 
@@ -222,7 +222,7 @@ def stop_characters(stop: Sequence[str]) -> tuple[str, ...]:
 def _tokens_holding(
     decode: Callable[[Sequence[int]], str], characters: tuple[str, ...], vocab_size: int
 ) -> frozenset[int]:
-    """Return every token whose text holds one of some characters; a vocabulary is decoded once."""
+    """Any of these characters; a vocabulary is decoded once."""
     if not characters:
         return frozenset()
     texts = ((token, decode([token])) for token in range(vocab_size))
@@ -253,24 +253,23 @@ class PeerRun:
 
 
 def unequal(arms: Sequence[PeerRun], *, sampled: bool = True) -> list[str]:
-    """Return a sentence for each setting of ``SETTINGS`` that differs between arms or is not reported."""
+    """A sentence for each setting of ``SETTINGS`` that differs between arms or is not reported."""
     names = [name for name in protocol.SETTINGS if sampled or name not in OF_SAMPLING]
-    groups = {name: _by_value(name, arms) for name in names}
+    groups = {name: _arms_by_value(name, arms) for name in names}
     sentences = []
     for name, values in groups.items():
         reported = {value: who for value, who in values.items() if value}
         if len(reported) > 1:
-            parts = "; ".join(f"{value} with {who}" for value, who in reported.items())
-            sentences.append(f"{name} ({protocol.SETTINGS[name]}) differs: {parts}.")
-    untold = {name: values[None] for name, values in groups.items() if None in values}
-    for who in dict.fromkeys(untold.values()):
-        silent = ", ".join(name for name, other in untold.items() if other == who)
-        sentences.append(f"Not reported by {who}: {silent}.")
+            sentences.append(str(SettingDiffers(name, protocol.SETTINGS[name], reported)))
+    unreported = {name: values[None] for name, values in groups.items() if None in values}
+    for who in dict.fromkeys(unreported.values()):
+        theirs = [name for name, other in unreported.items() if other == who]
+        sentences.append(str(SettingsUnreported(who, theirs)))
     return sentences
 
 
-def _by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
-    """Return which arms ran with each value of a setting; None where it is not reported."""
+def _arms_by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
+    """None for a setting that is not reported."""
     groups: dict[str | None, list[PeerRun]] = {}
     for arm in arms:
         groups.setdefault(spelled(arm.settings.get(name)), []).append(arm)
@@ -278,7 +277,7 @@ def _by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
 
 
 def _engine_names(some: Sequence[PeerRun], arms: Sequence[PeerRun]) -> str:
-    """Return engines by name where all of their arms are meant, else arms by label."""
+    """Engines by name where all of their arms are meant, else arms by label."""
     names: dict[str, None] = {}
     for arm in some:
         whole = all(other in some for other in arms if other.engine == arm.engine)
@@ -287,7 +286,7 @@ def _engine_names(some: Sequence[PeerRun], arms: Sequence[PeerRun]) -> str:
 
 
 def spelled(value: Any) -> str | None:
-    """Return a value as it is compared and shown, in one spelling."""
+    """A value as it is compared and shown, in one spelling."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):

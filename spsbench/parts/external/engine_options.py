@@ -46,7 +46,7 @@ def share(
     between: bool = False,
     without: str | None = None,
 ) -> EngineOption:
-    """Return the option of a probability of drafted tokens, by default the one below which a draft ends."""
+    """The option of a probability of drafted tokens, by default the one below which a draft ends."""
     return EngineOption(
         0.0,
         within=(0.0, 1.0),
@@ -62,7 +62,7 @@ def share(
 def read(
     name: str, table: Mapping[str, EngineOption], spec: Spec, flag: str, release: str | None = None
 ) -> Options:
-    """Return every option of an engine, as given or by default; those of a release, if it is known.
+    """Every option of an engine, as given or by default; those of a release, if it is known.
 
     Raises:
         UsageError: an option that the engine or its release has not, or a value that it does not take.
@@ -80,7 +80,7 @@ def read(
         if each.choices and value not in (*each.choices, each.default):
             why = f"{name}:{option}={value} is not valid."
             raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(each.choices)}.")
-        if (remedy := _outside(each, value)) is not None:
+        if (remedy := _range_remedy(each, value)) is not None:
             raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
         if each.of not in (None, speculation := options.get("speculation", DRAFT)):
             why = f"{name}:{option} is of speculation={each.of}, and speculation={speculation} is asked for."
@@ -91,8 +91,7 @@ def read(
     return options
 
 
-def _outside(option: EngineOption, value: Value) -> str | None:
-    """Return which numbers an option takes, where the value is none of them."""
+def _range_remedy(option: EngineOption, value: Value) -> str | None:
     if option.within is None:
         return None
     low, high = option.within

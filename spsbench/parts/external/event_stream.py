@@ -26,7 +26,7 @@ class StreamEvent:
 
 
 def events(pieces: Iterable[bytes], most_bytes: int) -> Iterator[StreamEvent]:
-    """Yield the events in a stream of pieces, each as soon as the line behind it ends.
+    """The events in a stream of pieces, each as soon as the line behind it ends.
 
     What stands at the end without an empty line behind it is an event too: some servers close behind
     ``data: [DONE]``.
@@ -58,7 +58,7 @@ def events(pieces: Iterable[bytes], most_bytes: int) -> Iterator[StreamEvent]:
 
 
 def _lines(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
-    """Yield lines without their ends; the LF of a CRLF may come in the next piece."""
+    """Without their ends; the LF of a CRLF may come in the next piece."""
     unfinished: list[bytes] = []
     length, after_cr, is_first = 0, False, True
     for piece in pieces:

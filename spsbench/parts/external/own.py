@@ -72,8 +72,7 @@ os._exit(0)  # an engine's threads need not end
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What an engine needs: modules to import, the package that brings the last one by any of its names, and
-    the release that was tried.
+    """What an engine needs: modules to import, and the package that brings the last one by any of its names.
 
     Attributes:
         on_gpu: its worker takes a GPU.
@@ -82,7 +81,6 @@ class Needed:
 
     modules: tuple[str, ...]
     packages: tuple[str, ...]
-    tried: str
     on_gpu: bool = False
     beside: tuple[str, ...] = ()
 
@@ -107,7 +105,6 @@ class Own(Environment):
 
     @property
     def release(self) -> str:
-        """The engine's release."""
         return self.about.split(",")[0].split()[-1]
 
     @property
@@ -123,9 +120,12 @@ class Own(Environment):
 
 
 @cache
-def find_own(text: str, needed: Needed, device: str, flag: str) -> Own:
-    """Return an environment by its interpreter; ``device`` is ``cpu``, ``cuda``, ``cuda:N``, or empty for its
-    own choice.
+def find_own(text: str, needed: Needed, tried: str, device: str, flag: str) -> Own:
+    """An environment by its interpreter.
+
+    Args:
+        tried: the engine's release that was tried.
+        device: ``cpu``, ``cuda``, ``cuda:N``, or empty for the engine's own choice.
 
     Raises:
         UsageError: there is no such file, it is no Python or too old a one, or no such device is meant.
@@ -152,7 +152,7 @@ def find_own(text: str, needed: Needed, device: str, flag: str) -> Own:
         why = f"{text} is Python {has}, and the worker needs {needs} or later."
         raise UsageError(why, flag=flag, remedy="Make the environment with a newer Python.")
     description = _description(python, needed, device)
-    _require_importable(description, needed, text, flag)
+    _require_importable(description, needed, tried, text, flag)
     there, built = description.get("devices") or [], description.get("platform") or CUDA
     place = device or (CUDA if there and needed.on_gpu and built == CUDA else CPU)
     if place.startswith(CUDA) and not (there and built == CUDA):
@@ -189,8 +189,8 @@ def _nth(names: Sequence[str], place: int) -> str:
     return names[place].strip() if place < len(names) else ""
 
 
-def _output(python: Path, limit_s: float, *arguments: str, **variables: str) -> str:
-    """Return what a program writes; OSError and TimeoutExpired pass."""
+def _stdout_of(python: Path, limit_s: float, *arguments: str, **variables: str) -> str:
+    """OSError and TimeoutExpired pass."""
     environment = clean_environment() | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | variables
     done = subprocess.run(
         [str(python), *arguments],
@@ -204,7 +204,7 @@ def _output(python: Path, limit_s: float, *arguments: str, **variables: str) -> 
 
 def _version(python: Path, text: str, flag: str, remedy: str) -> tuple[int, ...]:
     try:
-        answer = _output(python, _IS_IT_S, "-c", _WHO)
+        answer = _stdout_of(python, _IS_IT_S, "-c", _WHO)
     except (OSError, subprocess.TimeoutExpired) as error:
         why = error.strerror if isinstance(error, OSError) else f"no answer within {_IS_IT_S:g} s"
         raise UsageError(f"{text} is not a Python: {why}.", flag=flag, remedy=remedy) from error
@@ -215,11 +215,11 @@ def _version(python: Path, text: str, flag: str, remedy: str) -> tuple[int, ...]
 
 
 def _description(python: Path, needed: Needed, device: str) -> Mapping[str, Any]:
-    """Return what the interpreter says of the engine; an ``error`` where it does not answer."""
+    """What the interpreter says of the engine; an ``error`` where it does not answer."""
     lists = (",".join(names) for names in (needed.modules, needed.packages, needed.beside))
     arguments = ("-c", _WHAT, *lists)
     try:
-        answer = _output(python, _IMPORT_S, *arguments, **_visible(device))
+        answer = _stdout_of(python, _IMPORT_S, *arguments, **_visible(device))
         description = json.loads(answer)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": f"{type(error).__name__} after {_IMPORT_S:g} s", "version": None}
@@ -228,8 +228,7 @@ def _description(python: Path, needed: Needed, device: str) -> Mapping[str, Any]
     return description if isinstance(description, dict) else {"error": "no answer", "version": None}
 
 
-def _require_importable(engine: Mapping[str, Any], needed: Needed, text: str, flag: str) -> None:
-    """Refuse an environment in which the engine cannot be imported or is too old."""
+def _require_importable(engine: Mapping[str, Any], needed: Needed, tried: str, text: str, flag: str) -> None:
     error = engine.get("error")
     missing = engine.get("missing")
     package = needed.packages[0]
@@ -245,5 +244,5 @@ def _require_importable(engine: Mapping[str, Any], needed: Needed, text: str, fl
     else:
         lacks = missing if missing in needed.modules[:-1] else " or ".join(needed.packages)
         why = f"the environment of {text} has no {lacks}"
-    remedy = f"Install {package} there ({needed.tried} was tried), or name the interpreter that has it."
+    remedy = f"Install {package} there ({tried} was tried), or name the interpreter that has it."
     raise UnavailableError(f"{why}.", flag=flag, remedy=remedy)

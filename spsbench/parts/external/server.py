@@ -71,15 +71,14 @@ class HttpClient:
         )
 
     def get(self, path: str) -> Any:
-        """Return the JSON at a path."""
         with self._response("GET", path) as response:
             return self._json(response, path)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """Return the JSON object at a path, or None for anything else that a server may answer."""
+        """The JSON object at a path, or None for anything else that a server may answer."""
         with self._response("GET", path) as response:
             if response.status_code in (401, 403):
-                self._require_ok(response, path)
+                self._require_success(response, path)
             try:
                 content = protocol.loaded(response.content) if _is_ok(response) else None
             except protocol.ProtocolError:
@@ -87,33 +86,31 @@ class HttpClient:
             return content if isinstance(content, dict) else None
 
     def text(self, path: str) -> str | None:
-        """Return the text at a path; None where there is none."""
         with self._response("GET", path) as response:
             return response.content.decode(errors="replace") if _is_ok(response) else None
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the object that answers a request."""
         with self._response("POST", path, body) as response:
             return self._object(self._json(response, path), path)
 
     def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the object that answers a request, or None where the server rejects the request."""
+        """The object that answers a request, or None where the server rejects the request."""
         with self._response("POST", path, body) as response:
             wrong = response.status_code in (400, 422)
             return None if wrong else self._object(self._json(response, path), path)
 
     def streams(self, path: str, body: dict[str, Any]) -> bool:
-        """Return whether the server takes a request for a stream; what it would say is not heard."""
+        """Whether the server takes a request for a stream; what it would say is not heard."""
         with self._response("POST", path, body | {"stream": True}, most=math.inf) as response:
             wrong = response.status_code in (400, 422)
             if not wrong:
-                self._require_ok(response, path)
+                self._require_success(response, path)
             return not wrong
 
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a stream as they arrive; an error is raised, whatever its shape."""
+        """The objects of a stream as they arrive; an error is raised, whatever its shape."""
         with self._response("POST", path, body, most=math.inf) as response:
-            self._require_ok(response, path)
+            self._require_success(response, path)
             begun = b""
             is_stream = False
 
@@ -128,16 +125,15 @@ class HttpClient:
                     is_stream = True
                     if event.data.strip() == DONE:
                         return
-                    yield self._said(event, path)
+                    yield self._object_without_error(event, path)
                 if not is_stream:
                     kind = response.headers.get("Content-Type", "a page")
-                    why = protocol.shortened(_reason(begun)) if begun.strip() else "an empty page"
+                    why = protocol.shortened(_error_message(begun)) if begun.strip() else "an empty page"
                     raise protocol.PeerError(f"{path} answers {kind} and no stream: {why}")
             except protocol.ProtocolError as error:
                 raise protocol.PeerError(f"{path} streams {error}") from None
 
-    def _said(self, event: event_stream.StreamEvent, path: str) -> dict[str, Any]:
-        """Return the object of an event that tells no error."""
+    def _object_without_error(self, event: event_stream.StreamEvent, path: str) -> dict[str, Any]:
         is_error = event.kind == ERROR
         try:
             content = self._object(protocol.loaded(event.data), path)
@@ -155,7 +151,7 @@ class HttpClient:
     def _response(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, most: float = MOST_BYTES
     ) -> Iterator[requests.Response]:
-        """Yield the response; errors are spsbench's own, also while it is read."""
+        """Errors are spsbench's own, also while it is read."""
         url = self.root + path
         limits = (min(_CONNECT_S, self._answer_s), self._answer_s)
         late = protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
@@ -176,10 +172,9 @@ class HttpClient:
                         raise protocol.PeerError(f"{url} compresses its answers, which was not asked for")
                     yield response
         except (requests.RequestException, HTTPError) as error:
-            raise self._explained(error, url) from error
+            raise self._no_response_error(error, url) from error
 
-    def _explained(self, error: Exception, url: str) -> protocol.PeerError:
-        """Return the error for a missing response."""
+    def _no_response_error(self, error: Exception, url: str) -> protocol.PeerError:
         cause = error if isinstance(error, HTTPError) else error.args[0] if error.args else None
         if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
             return protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
@@ -189,8 +184,7 @@ class HttpClient:
             return protocol.PeerError(f"{url} closed the connection early")
         return protocol.PeerError(f"{url} cannot be asked ({type(error).__name__})")
 
-    def _require_ok(self, response: requests.Response, path: str) -> None:
-        """Refuse a response with an error status."""
+    def _require_success(self, response: requests.Response, path: str) -> None:
         status = response.status_code
         if _is_ok(response):
             return
@@ -201,12 +195,12 @@ class HttpClient:
         elif status in _ABSENT:
             why = "; give the URL of the server's root or of /v1"
         else:
-            why = f": {protocol.shortened(_reason(response.content))}"
+            why = f": {protocol.shortened(_error_message(response.content))}"
         kind = Absent if status in _ABSENT else protocol.PeerError
         raise kind(f"{self.root}{path} answers {status}{why}")
 
     def _json(self, response: requests.Response, path: str) -> Any:
-        self._require_ok(response, path)
+        self._require_success(response, path)
         try:
             return protocol.loaded(response.content)
         except protocol.ProtocolError as error:
@@ -224,8 +218,8 @@ def _is_ok(response: requests.Response) -> bool:
     return 200 <= int(response.status_code) < 300
 
 
-def _reason(page: bytes) -> str:
-    """Return the server's error message, or the beginning of its page."""
+def _error_message(page: bytes) -> str:
+    """The server's, or the beginning of its page."""
     try:
         content = protocol.loaded(page)
     except protocol.ProtocolError:
@@ -278,7 +272,7 @@ class _Streamed:
         return self._by_event
 
     def correction(self) -> dialects.Heard | None:
-        """Return what is to be known at the end: a count where there is none, or what did not come."""
+        """What is to be known at the end: a count where there is none, or what did not come."""
         text = dialects.characters("".join(self._pieces))
         again = None if self._texts is None else len(self._texts.ids(text))
         if self._total is None or self._total < (self._by_event or self._saying):
@@ -321,21 +315,21 @@ class Server:
         self._lock = threading.Lock()
 
     def describe(self) -> protocol.Described:
-        return self._spoken().described
+        return self._detected_once().described
 
     @property
     def takes_ids(self) -> bool:
         """Whether a prompt is sent as token ids."""
-        return self._spoken().takes_ids
+        return self._detected_once().takes_ids
 
     def together(self, wave: protocol.Wave) -> protocol.Together:
         """See ``Batching.together``: a thread a request, and streams are closed to abort."""
-        dialect = self._spoken()
+        dialect = self._detected_once()
 
         def send(ask: protocol.Ask, hear: Hear | None) -> protocol.Answer | None:
             if hear is None:
                 return dialect.answer(self._http.post(dialect.path, dialect.body(ask, stream=False)), ask)
-            with closing(self._heard(ask)) as events:
+            with closing(self._heard_events(ask)) as events:
                 for place, heard in enumerate(events, 1):
                     if hear(place if heard.tokens is None else heard.tokens):
                         break
@@ -345,22 +339,22 @@ class Server:
 
     def generate(self, ask: protocol.Ask) -> protocol.Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
-        dialect = self._spoken()
+        dialect = self._detected_once()
         with self._failures.counted():
             return self._generated(dialect, ask)
 
     def stream(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
-        """Yield what arrives of one output while it is written; ``tokens`` counts up where that is known."""
-        self._spoken()
+        """What arrives of one output while it is written; ``tokens`` counts up where that is known."""
+        self._detected_once()
         with self._failures.counted():
-            yield from self._heard(ask)
+            yield from self._heard_events(ask)
 
-    def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
-        """Yield what arrives of a stream, with tokens counted from the text where the server gives none.
+    def _heard_events(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
+        """What arrives of a stream, with tokens counted from the text where the server gives none.
 
         What the server counted beyond what came is told last, apart.
         """
-        dialect = self._spoken()
+        dialect = self._detected_once()
         streamed = _Streamed(self._texts)
         event: dict[str, Any] = {}
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
@@ -373,7 +367,7 @@ class Server:
     def close(self) -> None:
         """Do nothing, see ``Peer.close``: the server is not ours to stop."""
 
-    def _spoken(self) -> dialects.Dialect:
+    def _detected_once(self) -> dialects.Dialect:
         with self._lock:
             if self._dialect is None:
                 try:
@@ -402,14 +396,14 @@ class Server:
         It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
         proposed and kept, or None twice where the server does not report it, or served others too.
         """
-        dialect = self._spoken()
+        dialect = self._detected_once()
         before = self._counter_sums(dialect)
         if before is None:
             return lambda tokens: (None, None)
         return lambda tokens: counted_between(before, lambda: self._counter_sums(dialect), tokens)
 
     def _counter_sums(self, dialect: dialects.Dialect) -> Tally | None:
-        """Return the sums of ``counters`` in a page of Prometheus' text format.
+        """The sums of ``counters`` in a page of Prometheus' text format.
 
         None where the page cannot be read, or one is missing, negative or not a number: the format knows
         ``NaN`` and ``+Inf``.
@@ -453,7 +447,7 @@ def require_same_model(peer: protocol.Peer, rows: Sequence[tuple[list[int], int,
 
 
 def first_token(peer: protocol.Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
-    """Return the most probable next token according to a server; None for a stop token that it leaves out."""
+    """The most probable next token according to a server; None for a stop token that it leaves out."""
     try:
         ids = peer.generate(
             protocol.Ask(prompt, 1, stop_ids, sampling=protocol.Sampling(greedy=True))
@@ -474,7 +468,7 @@ Counted = tuple[int, int] | tuple[None, None]
 
 
 def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
-    """Return the draft tokens proposed and kept during a request of so many tokens.
+    """The draft tokens proposed and kept during a request of so many tokens.
 
     None where the server wrote another number of tokens meanwhile, for it has other clients or has not
     counted, and where it kept fewer than none or more than it proposed.
@@ -493,7 +487,7 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
 def detected(
     http: HttpClient, model: str | None, texts: dialects.Texts | None, *, streams: bool = False
 ) -> dialects.Dialect:
-    """Return the dialect of a server and of one model that it serves.
+    """The dialect of a server and of one model that it serves.
 
     Args:
         streams: it will be asked for streams, which may take other fields than whole answers do.
@@ -512,14 +506,14 @@ def detected(
     version = str((http.find("/version") or {}).get("version", "unknown"))
     if cards[0].get("owned_by") == "vllm":
         return dialects.VllmDialect(name, version)
-    dialect = _openai(http, name, version, texts)
+    dialect = _openai_dialect(http, name, version, texts)
     if streams:
         dialect.fit_streams(lambda fields: http.streams(dialect.path, fields))
     return dialect
 
 
 def _chosen_model(cards: list[dict[str, Any]], model: str | None) -> str:
-    """Return the name of the model that is meant; a LoRA adapter in vLLM names its model as its parent."""
+    """A LoRA adapter in vLLM names its model as its parent."""
     names = [str(card.get("id")) for card in cards]
     if model in names:
         return str(model)
@@ -529,8 +523,9 @@ def _chosen_model(cards: list[dict[str, Any]], model: str | None) -> str:
     raise protocol.PeerGone(f"{fault}; it serves {', '.join(names)}: choose with :model=NAME")
 
 
-def _openai(http: HttpClient, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
-    """Identify a server by its answer to one token: which fields it takes and gives."""
+def _openai_dialect(
+    http: HttpClient, model: str, version: str, texts: dialects.Texts | None
+) -> dialects.Dialect:
     info = http.find("/info") or {}
     engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
     version = str(info.get("version", version))
@@ -539,11 +534,11 @@ def _openai(http: HttpClient, model: str, version: str, texts: dialects.Texts | 
     try:
         answer = http.accepts(path, probe)
     except Absent as error:
-        return _chat(http, model, engine, version, texts, error)
+        return _chat_dialect(http, model, engine, version, texts, error)
     plain = {name: value for name, value in probe.items() if name != "return_token_ids"}
     if answer is None and http.accepts(path, plain | {"prompt": "a"}) is None:
         with suppress(Absent):
-            return _chat(http, model, engine, version, texts)
+            return _chat_dialect(http, model, engine, version, texts)
     if answer is not None and isinstance(dialects.part(answer, "choices", 0, "token_ids"), list):
         dialects.token_ids(dialects.part(answer, "choices", 0, "token_ids"), "choices[0].token_ids")
         return dialects.VllmDialect(model, version)
@@ -551,7 +546,7 @@ def _openai(http: HttpClient, model: str, version: str, texts: dialects.Texts | 
     return dialects.OpenAi(model, engine, version, texts, ids_in=ids_in)
 
 
-def _chat(
+def _chat_dialect(
     http: HttpClient,
     model: str,
     engine: str,

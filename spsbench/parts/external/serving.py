@@ -39,7 +39,7 @@ class Served(Protocol):
     """An engine with its models loaded."""
 
     def describe(self) -> Described:
-        """Return what was loaded, and the settings that it really runs with."""
+        """What was loaded, and the settings that it really runs with."""
 
     def generate(self, ask: Ask) -> Answer:
         """Write one sequence; it is timed here."""
@@ -70,7 +70,6 @@ def serve(load: Callable[[Load], Served]) -> None:
 def _answered(
     message: dict[str, Any], served: Served | None, load: Callable[[Load], Served]
 ) -> tuple[Served | None, Result]:
-    """Return the engine from now on, and the answer."""
     method = message.get("method")
     if method == BYE:
         return served, None
@@ -103,26 +102,24 @@ PROCESSORS = ("min_p", "typical_p", *PENALTIES, "logit_bias", "min_new_tokens", 
 
 
 def require_processors(sampling: Sampling, known: Sequence[str]) -> None:
-    """Refuse logit processing that an engine lacks."""
     if missing := lacking(sampling, known):
         raise PeerError(f"cannot: it has no {', '.join(missing)}")
 
 
 def lacking(sampling: Sampling, known: Sequence[str]) -> list[str]:
-    """Return the requested steps of logit processing that an engine lacks."""
     plain = Sampling()
     steps = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
     return [name for name in steps if name not in known]
 
 
 def rule_of(load: Load, rule: str) -> str:
-    """Return a rule that says where drafts are not the draft model's, so that none is held against it."""
+    """A rule that says where drafts are not the draft model's, so that none is held against it."""
     by_head = load.speculation == MTP or bool(load.options.get("head"))
     return f"{rule}; drafts of a prediction head" if by_head else rule
 
 
 def usual_settings(load: Load) -> dict[str, Any]:
-    """Return ``Described.settings`` of an engine without own settings, which warps in the usual order."""
+    """``Described.settings`` of an engine without own settings, which warps in the usual order."""
     return {
         "dtype": load.dtype,
         "kv_dtype": load.dtype,
@@ -136,10 +133,7 @@ def usual_settings(load: Load) -> dict[str, Any]:
 
 
 def until_stop(ids: list[int], ask: Ask) -> tuple[list[int], str]:
-    """Return the output up to the token that ends it, and why it ended.
-
-    Some engines hand out what the last loop held beyond the end.
-    """
+    """Without what some engines hand out of the last loop beyond the end; and why it ended."""
     ids = ids[: ask.max_new_tokens]
     ends = [place for place, token in enumerate(ids) if token in ask.stop_ids]
     return (ids[: ends[0] + 1], STOP) if ends else (ids, LENGTH)

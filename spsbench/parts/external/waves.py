@@ -37,7 +37,7 @@ class _Running:
 
 
 def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as an engine's own
-    """Return the answers of an engine that is driven step by step."""
+    """The answers of an engine that is driven step by step."""
     results = Together([None] * len(wave.asks))
     waiting = sorted(range(len(wave.asks)), key=lambda number: wave.after[number])
     running: dict[int, _Running] = {}
@@ -53,7 +53,7 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
                 results.fail(number, error)
             else:
                 running[number] = _Running(wave.asks[number], wave.abort[number])
-        for number, ids, ended in _news(engine, running):
+        for number, ids, ended in _step_results(engine, running):
             if number not in running:  # some engines go on for a step after an abort
                 continue
             one = running[number]
@@ -72,8 +72,8 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
     return results
 
 
-def _news(engine: Steps, running: Collection[int]) -> Iterator[News]:
-    """Return what a step of the engine gives; if it fails, its requests are aborted before the next wave."""
+def _step_results(engine: Steps, running: Collection[int]) -> Iterator[News]:
+    """If the step fails, its requests are aborted before the next wave."""
     try:
         yield from list(engine.step()) if running else ()
     except Exception:
@@ -88,7 +88,7 @@ Hear = Callable[[int], bool]
 
 
 def threaded(wave: Wave, send: Callable[[Ask, Hear | None], Answer | None]) -> Together:
-    """Return the answers of a server that takes requests from several threads.
+    """The answers of a server that takes requests from several threads.
 
     ``send`` is given what to call with the tokens so far of a request that is to be aborted, and nothing for
     another, whose tokens are heard of when it ends.

@@ -36,7 +36,6 @@ class Lines:
         self._asked, self._answers = questions, answers
 
     def answer(self, line: str, limit_s: float) -> str:
-        """Return the worker's answer to a line."""
         end = time.monotonic() + limit_s
         if self._ready(self._answers, select.POLLIN, 0.0) and os.read(self._answers, 1):
             raise NoLine("it wrote before it was asked")
@@ -232,7 +231,6 @@ class Worker:
             self._end()
 
     def _start(self) -> None:
-        """Start the worker's process with its guard, and ask it to describe itself."""
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
         try:
@@ -276,7 +274,6 @@ class Worker:
     def _answer(
         self, method: str, params: protocol.Params, kind: type[protocol.Kind], limit_s: float
     ) -> protocol.Kind:
-        """Ask the worker one thing, and read the answer."""
         self._asked += 1
         try:
             assert self._lines is not None
@@ -311,10 +308,7 @@ class Worker:
             self._signal(signal.SIGSTOP)
 
     def _end(self) -> bool:
-        """End the process and its group at once.
-
-        Return whether it had been ended for what it wrote on stderr.
-        """
+        """At once, with its group; whether it had been ended for what it wrote on stderr."""
         if self._process is None:
             return False
         self._signal(signal.SIGCONT)

@@ -22,6 +22,7 @@ from typing import Any
 import spsbench
 from spsbench.base import UsageError
 from spsbench.parts.judge.inside import labels
+from spsbench.parts.judge.messages import FILE_MADE
 from spsbench.parts.judge.verdict import Seeds
 
 # The judge keeps its deadlines itself; beyond this its process hangs.
@@ -49,7 +50,8 @@ class WorkerProcess:
         """Send a job and wait for its answer ``{"result", "cpu_s"}``."""
         if self._process is None:
             raise WorkerFailure("the judge's process is gone")
-        return _reply(self._read(float(job["wall_s"]) + _GRACE_S, json.dumps(job) + "\n"), "result")
+        line = self._exchanged_line(float(job["wall_s"]) + _GRACE_S, json.dumps(job) + "\n")
+        return _reply(line, "result")
 
     def restart(self) -> None:
         """Start the process in place of any earlier one."""
@@ -72,7 +74,7 @@ class WorkerProcess:
             start_new_session=True,
         )
         try:
-            self.hello = _reply(self._read(_GRACE_S), "hello")["hello"]
+            self.hello = _reply(self._exchanged_line(_GRACE_S), "hello")["hello"]
         except WorkerFailure:
             self.close()
             raise
@@ -91,8 +93,7 @@ class WorkerProcess:
                 with contextlib.suppress(BrokenPipeError):  # a job still buffered at its death
                     stream.close()
 
-    def _read(self, patience_s: float, message: str = "") -> str:
-        """Read one line of the worker's answer, with patience."""
+    def _exchanged_line(self, patience_s: float, message: str = "") -> str:
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -174,18 +175,18 @@ def check(candidate):
 
 
 def sandbox_fault(layers: Collection[str]) -> str | None:
-    """Return what the canary could do in a sandbox, or a program that is judged wrongly; None if neither."""
+    """What the canary could do in a sandbox, or a program that is judged wrongly; None if neither."""
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         Path(folder).chmod(0o777)  # whatever user the program runs as: only the sandbox is to stop it
         secret, fresh = Path(folder) / "secret", Path(folder) / "fresh"
         secret.write_text("secret", encoding="ascii")
         arguments = json.dumps([str(secret), str(fresh), server.getsockname()[1]])
         fault = judging_fault(layers, ("canary", _TEST.format(arguments=arguments), True))
-        return fault or ("a program made a file" if fresh.exists() else None)
+        return fault or (FILE_MADE if fresh.exists() else None)
 
 
 def judging_fault(layers: Collection[str], *more: tuple[str, str, bool]) -> str | None:
-    """Return a program that is judged wrongly, whatever it could do to the machine; None if there is none.
+    """A program that is judged wrongly, whatever it could do to the machine; None if there is none.
 
     Programs are an entry point, its test, and whether it passes; ``more`` of them come before the usual two.
     """
@@ -236,7 +237,7 @@ class IsolationLevel:
 
 
 def probe(unsafe: bool = False) -> IsolationLevel:
-    """Return the strongest level that the canary cannot escape, probed once per process."""
+    """The strongest level that the canary cannot escape, probed once per process."""
     level, missing = _strongest_level()
     if level is not None:
         return level
@@ -251,7 +252,7 @@ def probe(unsafe: bool = False) -> IsolationLevel:
 
 
 def sandbox_level(unsafe: bool = False) -> str:
-    """Return the name of the level in use, for the record. See ``probe``."""
+    """The name of the level in use, for the record. See ``probe``."""
     return probe(unsafe).name
 
 
@@ -271,10 +272,7 @@ def _strongest_level() -> tuple[IsolationLevel | None, tuple[str, ...]]:
 
 @cache
 def _level_without_sandbox(missing: tuple[str, ...]) -> IsolationLevel:
-    """Return the strongest level without a sandbox that judges rightly.
-
-    ``missing`` says why no sandbox works.
-    """
+    """The strongest that judges rightly; ``missing`` says why no sandbox works."""
     in_container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
     where = "in a container" if in_container else "not in a container"
     for layers in (("seccomp", _LIMITS), (_LIMITS,)):

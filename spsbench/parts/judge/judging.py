@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from spsbench.base import SpsbenchError
 from spsbench.parts.judge.inside import labels
 from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
+from spsbench.parts.judge.messages import TimedOutStarved
 from spsbench.parts.judge.samples import PROBLEM_FIELDS, WholeProgram
 from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
 
@@ -91,14 +92,14 @@ class _Work:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> _Job | None:
-        """Return a job that equals no earlier one."""
+        """A job that equals no earlier one."""
         with self._lock:
-            while not self.ahead and not self.over and self._read():
+            while not self.ahead and not self.over and self._read_ahead():
                 pass
             return None if self.over or not self.ahead else self.ahead.popleft()
 
-    def _read(self) -> int:
-        """Read so many jobs ahead, those of one problem after each other: its tests' process stays."""
+    def _read_ahead(self) -> int:
+        """So many jobs, those of one problem after each other: its tests' process stays."""
         before, found = len(self.keys), list[_Job]()
         for job in islice(self.jobs, _AHEAD):
             self.keys.append(job.key)
@@ -115,14 +116,6 @@ class _Work:
 
 def _patient(job: _Job) -> _Job:
     return job._replace(message={**job.message, "wall_s": _PATIENCE * job.message["timeout_s"]})
-
-
-def _verdict(reply: Mapping[str, Any], message: Mapping[str, Any]) -> str:
-    """Return the result; of what timed out without its CPU time, how much of it there was."""
-    result, cpu_s = str(reply["result"]), float(reply["cpu_s"])
-    if result != labels.TIMED_OUT or cpu_s >= message["timeout_s"]:
-        return result
-    return f"{result}: {cpu_s:.1f} s of CPU time in {message['wall_s']:.0f} s"
 
 
 def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:
@@ -147,7 +140,7 @@ def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_J
 def _run(work: _Work, count: int, level: IsolationLevel) -> None:
     with ThreadPoolExecutor(max_workers=count) as pool:
         numbers = range(count) if count > 1 else [None]
-        futures = [pool.submit(_serve, work, level, number) for number in numbers]
+        futures = [pool.submit(_judge_in_one_process, work, level, number) for number in numbers]
         try:
             for future in futures:
                 future.result()
@@ -155,8 +148,7 @@ def _run(work: _Work, count: int, level: IsolationLevel) -> None:
             work.over = True  # after a failure or Ctrl-C the others stop at their next program
 
 
-def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
-    """Judge jobs in one worker process until none is left."""
+def _judge_in_one_process(work: _Work, level: IsolationLevel, number: int | None) -> None:
     job = work.take()
     if job is None:
         return
@@ -164,9 +156,11 @@ def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
     try:
         while job is not None and not work.over:
             reply = _ask_twice(job.message, worker)
-            if reply["result"] == labels.TIMED_OUT and float(reply["cpu_s"]) < job.message["timeout_s"]:
+            result, cpu_s = str(reply["result"]), float(reply["cpu_s"])
+            if result == labels.TIMED_OUT and cpu_s < job.message["timeout_s"]:
                 work.starved.append(job)
-            work.results[job.key] = _verdict(reply, job.message)
+                result = str(TimedOutStarved(cpu_s, job.message["wall_s"]))
+            work.results[job.key] = result
             job = work.take()
     except BaseException:
         work.over = True
@@ -187,7 +181,6 @@ def _started(level: IsolationLevel, number: int | None) -> WorkerProcess:
 
 
 def _ask_twice(job: dict[str, Any], worker: WorkerProcess) -> dict[str, Any]:
-    """Ask a worker to judge a job, once more if its process died."""
     name = job["problem"]["task_id"]
     try:
         try:

@@ -40,11 +40,11 @@ class ProgramSample(NamedTuple):
 
 
 def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
-    """Yield the samples of a file or of evalplus' folder, which has a folder for each problem, named
+    """The samples of a file or of evalplus' folder, which has a folder for each problem, named
     after its task_id with ``_`` for ``/``, with whole programs ``0.py``, ``1.py``, ...
     """
     if path.is_dir():
-        yield from _in_folder(path, problems)
+        yield from _samples_in_folder(path, problems)
         return
     for number, row in rows(path, "SAMPLES"):
         solution, completion = row.get("solution"), row.get("completion")
@@ -62,8 +62,7 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Pr
         yield ProgramSample(row, WholeProgram(solution) if whole else str(completion), whole)
 
 
-def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
-    """Yield the samples of evalplus' folder."""
+def _samples_in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
     names: dict[str, str] = {}
     for task in problems:
         other = names.setdefault(name := task.replace("/", "_"), task)
@@ -71,7 +70,7 @@ def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Prog
             why = f"{path / name} may be of {other} and of {task}."
             raise UsageError(why, flag="SAMPLES", remedy="Name a file of lines with task_id and solution.")
     programs = [file for file in path.glob("*/*.py") if file.is_file()]
-    for file in sorted(programs, key=lambda each: [_by_number(part) for part in each.parts[-2:]]):
+    for file in sorted(programs, key=lambda each: [_natural_order(part) for part in each.parts[-2:]]):
         task_id = names.get(file.parent.name)
         if task_id is None:
             why = f"{file} is for {file.parent.name!r}, which is not the folder of a known problem."
@@ -85,8 +84,8 @@ def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Prog
         yield ProgramSample(row, WholeProgram(program), whole=True)
 
 
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """Return a key by which 10.py comes after 9.py."""
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """By it 10.py comes after 9.py."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

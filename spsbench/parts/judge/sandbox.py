@@ -55,7 +55,7 @@ class Sandbox:
         self._control.settimeout(PATIENCE_S)
         try:
             with theirs:
-                self._process = _start(layers, theirs)
+                self._process = _start_zygote(layers, theirs)
         except OSError as error:
             self._control.close()
             raise SandboxFailure(f"the sandbox does not start ({error})") from error
@@ -118,7 +118,7 @@ class Sandbox:
 
 
 def mark(judge_pid: int) -> str:
-    """Return the argument by which the sandbox of a judge's process, and its forks, are found."""
+    """The argument by which the sandbox of a judge's process, and its forks, are found."""
     return f"spsbench-sandbox-of-{judge_pid}"
 
 
@@ -126,8 +126,7 @@ def _source(name: str) -> str:
     return (_INSIDE / f"{name}.py").read_text(encoding="utf-8")
 
 
-def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the zygote inside the sandbox of these layers."""
+def _start_zygote(layers: Collection[str], control: socket.socket) -> subprocess.Popen[bytes]:
     prefix: list[str] = []
     if "bubblewrap" in layers:
         program = find_bubblewrap()
@@ -147,12 +146,11 @@ def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[
 
 
 def _interpreter() -> str:
-    """Return the interpreter itself, not the link to it in a virtual environment."""
+    """Not the link to it in a virtual environment."""
     return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
 
 
 def find_bubblewrap() -> str | None:
-    """Return the program ``bwrap``, if it is installed."""
     return shutil.which("bwrap")
 
 
@@ -171,7 +169,7 @@ class Exposure:
 
 @cache
 def exposure() -> Exposure:
-    """Return what this interpreter's programs can read: standard library, its shared libraries, numpy."""
+    """What this interpreter's programs can read: standard library, its shared libraries, numpy."""
     library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _interpreter()]
     folders = _outermost([*map(Path, library), *_shared_libraries()])
     patterns = [f"{above}{name}" for above in ("", "python*/") for name in ("site-packages", "dist-packages")]
@@ -203,7 +201,7 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def _bubblewrap_arguments(shown: Exposure) -> Iterator[str]:
-    """Return bubblewrap's arguments before the command that is to run inside.
+    """Before the command that is to run inside.
 
     No /proc, /dev, /tmp nor home. As root without a user namespace, so that the zygote can become
     another user; it gives up the two capabilities that this takes. (Bubblewrap's own --uid would be a
@@ -214,13 +212,12 @@ def _bubblewrap_arguments(shown: Exposure) -> Iterator[str]:
         yield f"--unshare-{name}"
     if root:
         yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-    yield from ("--die-with-parent", "--new-session", *_mounts(shown))
+    yield from ("--die-with-parent", "--new-session", *_mount_arguments(shown))
     # Bubblewrap's root is a tmpfs: writable, without a limit, and outside RLIMIT_AS.
     yield from ("--remount-ro", "/", "--chdir", "/", "--")
 
 
-def _mounts(shown: Exposure) -> Iterator[str]:
-    """Yield bubblewrap's arguments that mount what programs may read."""
+def _mount_arguments(shown: Exposure) -> Iterator[str]:
     packages = (*shown.packages.values(), *shown.beside)
     above = {parent for path in (*shown.folders, *packages) for parent in Path(path).parents}
     made = [path for path in above if not any(path.is_relative_to(folder) for folder in shown.folders)]

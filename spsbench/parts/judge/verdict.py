@@ -33,6 +33,6 @@ class Seeds:
 
     @classmethod
     def of(cls, secret: bytes, task_id: str) -> Seeds:
-        """Return the seeds of a problem: the same for every program and attempt under one secret."""
+        """The seeds of a problem: the same for every program and attempt under one secret."""
         texts = (f"{side}\0{task_id}".encode("utf-8", "surrogatepass") for side in ("tests", "program"))
         return cls(*(hashlib.blake2b(text, key=secret, digest_size=16).hexdigest() for text in texts))

@@ -50,7 +50,7 @@ class Session:
         self.deadline = time.monotonic() + PATIENCE_S
 
     def wait_for_lock(self) -> None:
-        """Return when the program's process has locked itself up; nothing was sent to it before."""
+        """The program's process has then locked itself up; nothing was sent to it before."""
         _wait_for_lock(self._replies, self.deadline)
 
     def start(self, program: str, entry_point: str, seed: str) -> None:
@@ -129,7 +129,7 @@ class Tests:
         self.left = False
 
     def check(self, session: Session, entry_point: str, seed: str) -> str:
-        """Return the label of a program that has started: its tests may say what they like, in the words of a
+        """The label of a program that has started: its tests may say what they like, in the words of a
         verdict."""
         self.left = True
         self._send(wire.dumps([entry_point, seed]), session.deadline)
@@ -167,7 +167,6 @@ class Tests:
             raise SandboxFailure("the process of the tests ended, or said too much") from error
 
     def close(self) -> None:
-        """End the process."""
         for descriptor in (self._orders, self._answers):
             os.close(descriptor)
         self._sandbox.end("tests")

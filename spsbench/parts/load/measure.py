@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 from spsbench.base import OPENAI, Ask, Described, PeerError, PeerGone, UnavailableError, UsageError
-from spsbench.parts.external.dialects import CHAT_ALONE, Texts
+from spsbench.parts.external.dialects import Texts
+from spsbench.parts.external.messages import CHAT_ALONE
 from spsbench.parts.external.registry import server_address
 from spsbench.parts.external.server import Server, first_token
 from spsbench.tasks import spoken

@@ -114,10 +114,6 @@ ALL = "all"
 CHEN = "chen"
 
 OF_EVERY_RUN = ("data", "seed", "device", "dtype", "threads", "backend")
-OF_BOTH = ("pair", "limit", *OF_EVERY_RUN)
-OF_CHEN = ("samples", "no_score", "unsafe_exec", "extract")
-OF_LEVIATHAN = ("target", "draft", "task")
-"""Options of each paper by their names in Python; nothing is scored for Leviathan's tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,16 +211,15 @@ def paper_directory(named: Path | None, pair: str) -> Path:
     return named
 
 
-def keep_options(
-    directory: Path, study: PaperStudy, names: Sequence[str], runs: Iterable[tuple[Part, Plan]]
-) -> None:
+def keep_options(directory: Path, study: PaperStudy, runs: Iterable[tuple[Part, Plan]]) -> None:
     """Record what a paper is begun or continued with, unless a run that is there forbids it."""
     from spsbench.base import write_json
     from spsbench.runner import require_continuable
 
     for part, ready in runs:
         require_continuable(ready, directory / part.name)
-    write_json(directory / OPTIONS_FILE, {name: getattr(study, name) for name in names})
+    given = {name: value for name, value in asdict(study).items() if value is not None}
+    write_json(directory / OPTIONS_FILE, given)
     continued_by(lambda: written("paper", "--resume", str(directory)))
 
 
@@ -275,7 +270,7 @@ def reproduce_chen(wanted: PaperOptions) -> None:
 
     plans = [plan(config, choose_engine=True) for config in configs]
     directory = paper_directory(wanted.resume or wanted.out, configs[0].pair.name)
-    keep_options(directory, study, (*OF_BOTH, *OF_CHEN), zip(PARTS, plans, strict=True))
+    keep_options(directory, study, zip(PARTS, plans, strict=True))
     runs, images = {}, {}
     for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1):
         measured = measure_part(part, ready, directory, (number, len(PARTS)), quiet=wanted.quiet)
@@ -289,7 +284,6 @@ def reproduce_chen(wanted: PaperOptions) -> None:
 
 
 def settings(part: Part, study: PaperStudy) -> RunConfig:
-    """The configuration of one part under the options that were given."""
     from spsbench.config import resolve
 
     of_part: dict[str, Any] = {**part.settings, **settings_of(study)}
@@ -332,8 +326,7 @@ def reproduce_leviathan(wanted: PaperOptions) -> None:
     directory = paper_directory(wanted.resume or wanted.out, setup.paper.name)
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
-    names = "of", *OF_BOTH, *OF_LEVIATHAN
-    keep_options(directory, study, names, [*begun, *_begun_rows(setup, directory)])
+    keep_options(directory, study, [*begun, *_begun_rows(setup, directory)])
     results = _measured(setup, plans, texts, directory, quiet=wanted.quiet)
     _conclude(setup, results, directory, wanted)
 
@@ -430,7 +423,6 @@ class Setup:
         return greedy[0], (plain or drawn)[0]
 
     def config(self, part: Part, pair: PairConfig) -> RunConfig:
-        """The configuration of one part for a pair."""
         from spsbench.config import resolve
 
         of_part: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
@@ -495,7 +487,6 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
 def _measured(
     setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool
 ) -> Results:
-    """Measure every run that is missing."""
     from spsbench.parts.paper.report import TABLE_3, walltime_row
     from spsbench.stats import alpha_leviathan_interval, mean_length
 
@@ -560,7 +551,7 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
     digest = hashlib.sha256(repr((readers, identified)).encode()).hexdigest()[:16]
     if before.get("texts") == digest:
         return before
-    say(str(messages.MeasuringDrafts(task)), quiet=quiet)
+    say(f"Measuring alpha and c of the drafts on {task}", quiet=quiet)
     pairs = _loaded_pairs({draft: plans[task, draft] for draft in setup.paper.drafts})
     chosen = before.get("temperatures", {})
     models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}

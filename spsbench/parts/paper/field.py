@@ -33,7 +33,7 @@ from spsbench.cli import (
 )
 from spsbench.config import refuse_together
 from spsbench.parts.paper import messages
-from spsbench.parts.paper.folder import Page, linked_run, measured_run, require_empty, write_page
+from spsbench.parts.paper.folder import Page, linked_run, markdown, measured_run, require_empty, write_page
 from spsbench.stats import disturbance, gate_failures, mean_length
 from spsbench.store import fresh_directory
 from spsbench.tasks import FIELD, FIELD_TASKS
@@ -107,7 +107,6 @@ def measure_field(options: RunOptions) -> None:
 def _require_passed(
     measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: Sequence[str]
 ) -> None:
-    """Raise ``GateFailed`` for the tasks that do not pass their gates."""
     failed = [
         f"{task}, {gate}: {reason}"
         for task, run in measured.items()
@@ -266,7 +265,6 @@ def _title(page: Page) -> str:
 
 
 def _row_table(page: Page) -> Any:
-    """The papers' row: a column a task, and the mean."""
     from spsbench.report import NOTHING, Heading, Table, left, right
 
     tasks = _tasks_in_order(page)
@@ -289,7 +287,6 @@ def _row_table(page: Page) -> Any:
 
 
 def _task_table(page: Page) -> Any:
-    """A row a task, with intervals over its prompts."""
     from spsbench.report import Heading, entry, estimate, left, number, right, speedup, table_of
 
     columns = [
@@ -331,11 +328,11 @@ def screen(page: Page) -> RenderableType:
 
 def render(page: Page) -> str:
     """The page as GitHub renders it: the row, the table with intervals, the runs with their doubts."""
-    from spsbench.report import escape, paragraphs, wording
+    from spsbench.report import escape
 
-    runs = list[str]()
-    for part in page["tasks"]:
-        runs += linked_run(part["task"], part["task"], part["label"], part["prompts"], part["notes"])
-    parts = [f"# {escape(_title(page))}", _row_table(page), *map(escape, _notes_under_row(page))]
-    more = ["## By task", _task_table(page), "## The runs", runs]
-    return "\n".join(paragraphs(*parts, *more, wording.SYNTHETIC if page["synthetic"] else "")) + "\n"
+    parts = [_row_table(page), *map(escape, _notes_under_row(page)), "## By task", _task_table(page)]
+    runs = (
+        linked_run(part["task"], part["task"], part["label"], part["prompts"], part["notes"])
+        for part in page["tasks"]
+    )
+    return markdown(page, _title(page), parts, runs)

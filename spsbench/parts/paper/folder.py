@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from spsbench.cli import Common, derive, present, say, watching
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spsbench.report import Measured
+    from spsbench.report import Measured, Table
     from spsbench.runner import Plan
 
 Page = Mapping[str, Any]
@@ -41,6 +41,15 @@ def write_page(file: Path, page: Page, text: str, screen: RenderableType, option
     write_text(file, text)
     present(lambda: page, lambda: screen, json=options.json, quiet=options.quiet)
     say(f"Everything is in {file}", quiet=options.quiet)
+
+
+def markdown(page: Page, title: str, parts: Sequence[str | Table], runs: Iterable[list[str]]) -> str:
+    """A page as GitHub renders it, with its runs (see ``linked_run``) at the end."""
+    from spsbench.report import escape, paragraphs, wording
+
+    lines = [line for run in runs for line in run]
+    synthetic = wording.SYNTHETIC if page["synthetic"] else ""
+    return "\n".join(paragraphs(f"# {escape(title)}", *parts, "## The runs", lines, synthetic)) + "\n"
 
 
 def linked_run(title: str, folder: str, task: str, prompts: int, notes: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spsbench.base.messages import Message
@@ -104,14 +104,6 @@ FIGURE_4 = (
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuringDrafts(Message):
-    task: str
-
-    def __str__(self) -> str:
-        return f"Measuring alpha and c of the drafts on {self.task}"
-
-
-@dataclass(frozen=True, slots=True)
 class Table2(Message):
     most_k: int
 
@@ -125,16 +117,6 @@ class Table2(Message):
             "sign; paper.json has all of them. It is not named where phases are not timed, and where other "
             "processes used the CPU meanwhile. The paper's figures are of T5-XXL on a TPU-v4."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SourcesOfC(Message):
-    """Of Table 2: by source, how many rows."""
-
-    rows: Mapping[str, int]
-
-    def __str__(self) -> str:
-        return f"Source of c: {', '.join(f'{source} (rows: {rows})' for source, rows in self.rows.items())}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rich.text import Text
 from spsbench.base import Floats, Interval, Row, identity
 from spsbench.law import theory
 from spsbench.parts.paper import messages
-from spsbench.parts.paper.folder import Page, linked_run
+from spsbench.parts.paper.folder import Page, linked_run, markdown
 from spsbench.report import (
     ARM,
     NOTHING,
@@ -30,7 +30,6 @@ from spsbench.report import (
     left,
     milliseconds,
     number,
-    paragraphs,
     printed,
     quiet,
     right,
@@ -54,7 +53,6 @@ Runs = Mapping[str, tuple[str, Summary]]
 
 
 def _runs_of_page(runs: Runs, notes: Callable[[Summary], list[str]]) -> dict[str, Any]:
-    """What either paper's page says of its runs, each with the notes that its numbers need."""
     summaries = [summary for _, summary in runs.values()]
     parts = [
         {
@@ -73,14 +71,12 @@ def _runs_of_page(runs: Runs, notes: Callable[[Summary], list[str]]) -> dict[str
     }
 
 
-def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
-    """A page as GitHub renders it, with its runs and the notes on each at the end."""
-    runs = list[str]()
-    for part in page["parts"]:
-        runs += linked_run(part["title"], part["name"], part["task"], part["prompts"], part["notes"])
-    synthetic = wording.SYNTHETIC if page["synthetic"] else ""
-    lines = paragraphs(f"# {escape(title)}", *parts, "## The runs", runs, synthetic)
-    return "\n".join(lines) + "\n"
+def _markdown(page: Page, title: str, *parts: str | Table) -> str:
+    runs = (
+        linked_run(part["title"], part["name"], part["task"], part["prompts"], part["notes"])
+        for part in page["parts"]
+    )
+    return markdown(page, title, parts, runs)
 
 
 # --- Chen et al. 2023 ---
@@ -120,7 +116,6 @@ def _table1_row(summary: Summary, row: ArmRow) -> dict[str, Any]:
 
 
 def _figure1_curves(summary: Summary) -> list[dict[str, Any]]:
-    """One for each sampling in a run."""
     timed, predicted = summary.get("tails"), summary.get("prediction")
     tails = {arm["arm"]: arm for arm in timed["arms"]} if timed else {}
     loops = {series["sampling"]: series["loop"] for series in predicted["samplings"]} if predicted else {}
@@ -371,11 +366,12 @@ def screen_leviathan(page: Page) -> RenderableType:
     notes = page["study"]["notes"]
     head = [Text(), title, *([Text(notes)] if notes else []), Text()]
     table2 = _table2(page, narrow=True).as_rich(gap=1)
-    return Group(*head, table2, Text(str(_sources_of_c(page))), Text(), _table3(page), Text())
+    return Group(*head, table2, Text(_sources_of_c(page)), Text(), _table3(page), Text())
 
 
-def _sources_of_c(page: Page) -> messages.SourcesOfC:
-    return messages.SourcesOfC(Counter(row["c_source"] for row in page["table2"]))
+def _sources_of_c(page: Page) -> str:
+    sources = Counter(row["c_source"] for row in page["table2"])
+    return f"Source of c: {', '.join(f'{source} (rows: {count})' for source, count in sources.items())}."
 
 
 def _leviathan_title(page: Page) -> str:
@@ -538,13 +534,11 @@ def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
 
 
 def _line_colour(index: int, count: int) -> str:
-    """From light to dark: lines in order, apart from the colours of points."""
     level = int(0xC4 - (0xC4 - 0x60) * index / max(count - 1, 1))
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
 def _style_by_name(page: Page, axis: str) -> dict[str, dict[str, Any]]:
-    """The colour of every draft, or the marker of every task."""
     names = dict.fromkeys(row[axis] for row in page["table2"])
     look, looks = ("color", style.SERIES) if axis == "draft" else ("marker", style.MARKERS)
     return {name: {look: looks[index % len(looks)]} for index, name in enumerate(names)}

@@ -11,7 +11,7 @@ from support.commandline import call
 from support.fake_server import Fake, Letters, serving, text_of, written
 
 from spsbench.base.protocol import STOP, Ask, Load, PeerError, PeerGone, Sampling
-from spsbench.parts.external.dialects import CHAT_ALONE
+from spsbench.parts.external.messages import CHAT_ALONE
 from spsbench.parts.external.registry import find_peer
 from spsbench.parts.external.server import Server
 

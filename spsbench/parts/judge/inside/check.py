@@ -129,7 +129,7 @@ def serve(orders: int, answers: int) -> NoReturn:
     streams.to_nowhere()
     given, *parts = wire.loads(wire.receive(orders, most_bytes=MAX_JOB_BYTES))
     try:
-        code = marshal.dumps(_compiled(*parts)) if given == "text" else parts[0]
+        code = marshal.dumps(_head_and_test(*parts)) if given == "text" else parts[0]
         reply = ["code", code] if given == "text" else ["ready"]
     except BrokenProblem as fault:
         code, reply = b"", ["broken", str(fault)]
@@ -145,7 +145,7 @@ def _say(answers: int, reply: list[Any]) -> None:
 
 def _verdict(program: Calls, entry_point: str, code: bytes, seed: str) -> list[str]:
     try:
-        _check(program, entry_point, code, seed)
+        _run_check(program, entry_point, code, seed)
     except ProgramOver as over:
         return ["result", over.label]
     except BrokenProblem as fault:
@@ -164,8 +164,7 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-def _check(program: Calls, entry_point: str, code: bytes, seed: str) -> None:
-    """Run the problem's own check on a program."""
+def _run_check(program: Calls, entry_point: str, code: bytes, seed: str) -> None:
 
     def candidate(*arguments: Any, **keywords: Any) -> Any:
         try:
@@ -199,8 +198,8 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {_message(error)}"
 
 
-def _compiled(prompt: str, test: str) -> tuple[CodeType, CodeType]:
-    """Return as program the prompt with its imports and helpers, as much of it as parses; and the test."""
+def _head_and_test(prompt: str, test: str) -> tuple[CodeType, CodeType]:
+    """As much of the prompt, with its imports and helpers, as parses; and the test."""
     last = max(prompt.rfind("\ndef "), prompt.rfind("\nasync def "))
     head = ast.parse("")
     for text in (prompt, f"{prompt}\n    pass\n", prompt[: last + 1]):

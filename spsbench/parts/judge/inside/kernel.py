@@ -39,7 +39,6 @@ def prepared(name: str, *arguments: Any) -> Callable[[], int]:
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """Call the kernel by number."""
     return prepared("syscall", ctypes.c_long(number), *arguments)()
 
 
@@ -74,7 +73,7 @@ _SCOPES = 0b11  # abstract unix sockets, signals
 
 
 def landlock_abi() -> int:
-    """Return the version of the kernel's Landlock, 0 if there is none or it is switched off."""
+    """The version of the kernel's Landlock, 0 if there is none or it is switched off."""
     try:
         return syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     except OSError:
@@ -83,24 +82,24 @@ def landlock_abi() -> int:
 
 def confine() -> None:
     """Lock this process and its children out of all files."""
-    ruleset = _ruleset()
+    ruleset = _new_ruleset()
     no_new_privileges()
     syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     os.close(ruleset)
 
 
 def separation() -> Callable[[], int]:
-    """Return what puts the calling process in its own domain, where it can trace and signal only itself.
+    """What puts the calling process in its own domain, where it can trace and signal only itself.
 
     It may be called in any number of forks of a process without new privileges; the rule set's descriptor
     is theirs to close.
     """
-    number, ruleset, flags = ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(_ruleset()), ctypes.c_uint32(0)
+    number, ruleset, flags = ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(_new_ruleset()), ctypes.c_uint32(0)
     return prepared("syscall", number, ruleset, flags)
 
 
-def _ruleset() -> int:
-    """Make a rule set of every right that this kernel's version knows, granting none."""
+def _new_ruleset() -> int:
+    """Of every right that this kernel's version knows, granting none."""
     version = landlock_abi()
     files = (1 << 13) - 1  # execute .. make_sym
     for since, bit in ((2, 13), (3, 14), (5, 15)):  # refer, truncate, ioctl_dev

@@ -12,11 +12,11 @@ _MOST_CHARS = 500
 
 
 def failed(type_name: str, message: str) -> str:
-    """Return the label of a program that raised something, or whose answer a test found wrong."""
+    """The label of a program that raised something, or whose answer a test found wrong."""
     return (f"{_FAILED}{type_name}: {message}" if message else f"{_FAILED}{type_name}")[:_MOST_CHARS]
 
 
 def is_label(text: str) -> bool:
-    """Return whether a verdict can be called so."""
+    """Whether a verdict can be called so."""
     plain = text in (PASSED, TIMED_OUT, OUT_OF_MEMORY, ENDED)
     return plain or (text.startswith(_FAILED) and len(text) <= _MOST_CHARS)

@@ -24,10 +24,7 @@ _NOT_IMPORTED = {*_PACKAGES, "test", "idlelib", "turtledemo", "ensurepip", "__py
 
 
 def lower_common(memory_bytes: int) -> None:
-    """Limit this process and every fork of it: memory, no file, no core, few descriptors.
-
-    A hard limit that is lower already stays.
-    """
+    """For every fork too: memory, no file, no core, few descriptors; lower hard limits stay."""
     hard = {"AS": memory_bytes, "FSIZE": 0, "CORE": 0, "NOFILE": 64, "MEMLOCK": 0, "MSGQUEUE": 0}
     for name, value in hard.items():
         lower(name, value, hard=True)

@@ -270,7 +270,7 @@ def receive(descriptor: int, deadline: float | None = None, most_bytes: int = MA
 
 
 def waiting(descriptor: int) -> bool:
-    """Return whether unread bytes are there."""
+    """Whether unread bytes are there."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return any(event & select.POLLIN for _, event in poll.poll(0))

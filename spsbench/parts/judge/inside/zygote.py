@@ -103,29 +103,28 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
         data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         if not data:
             for role in children:
-                _killed(children[role])
+                _cpu_s_when_killed(children[role])
             return
         job = json.loads(data)
         if not descriptors:
-            _say(control, {"cpu_s": _killed(children.pop(job["role"]))})
+            _say(control, {"cpu_s": _cpu_s_when_killed(children.pop(job["role"]))})
             continue
         child = os.fork()
         if child == 0:
-            _become(locks, job["cpu_s"], descriptors, _ROLES[job["role"]])
+            _become_role(locks, job["cpu_s"], descriptors, _ROLES[job["role"]])
         for descriptor in descriptors:
             os.close(descriptor)
         children[job["role"]] = child
 
 
-def _killed(child: int) -> float:
-    """Kill a process; return the seconds of CPU that it used when it is dead."""
+def _cpu_s_when_killed(child: int) -> float:
     os.kill(child, signal.SIGKILL)
     usage = os.wait4(child, 0)[2]
     return usage.ru_utime + usage.ru_stime
 
 
 def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
-    """Lock the zygote up layer by layer; return what the judge is told of it."""
+    """Layer by layer; what the judge is told of it."""
     for name in _WARM.split():
         importlib.import_module(name)
     sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
@@ -142,7 +141,9 @@ def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
     return {"uid": uid, "landlock_abi": version}
 
 
-def _become(locks: _Locks, cpu_s: int, descriptors: list[int], serve_as: Callable[[int, int], None]) -> None:
+def _become_role(
+    locks: _Locks, cpu_s: int, descriptors: list[int], serve_as: Callable[[int, int], None]
+) -> None:
     """Turn this fork into a program's process or its tests'; it never returns."""
     try:
         locks.separate()
@@ -197,7 +198,7 @@ def _question(requests: int) -> tuple[bytes, bytes]:
 
 
 def _answer(function: Any, request: bytes) -> bytes:
-    """Return the result, and the arguments if the function changed them in place: a test may look at them."""
+    """The result, and the arguments if the function changed them in place: a test may look at them."""
     arguments, keywords = wire.loads(request)
     # What cannot change need not be compared.
     before = None if set(map(type, arguments)) <= _UNCHANGING else wire.dumps(arguments)
