@@ -71,28 +71,32 @@ class DistillOptions(Common):
 
 
 @asks(DistillOptions, needed="device")
-def distill(wanted: DistillOptions) -> None:
+def distill(options: DistillOptions) -> None:
     """Train a draft model or head for a target on the target's own distributions.
 
     Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
-    recipe = _recipe(wanted)
-    values.require_machine(MachineOptions(device=wanted.device))
+    recipe = _recipe(options)
+    values.require_machine(MachineOptions(device=options.device))
     threads = (
-        None if wanted.threads is None else int(values.number(wanted.threads, "--threads", 1, 1, whole=True))
+        None
+        if options.threads is None
+        else int(values.number(options.threads, "--threads", 1, 1, whole=True))
     )
-    if wanted.target is None or wanted.out is None:
-        missing = "--target" if wanted.target is None else "--out"
+    if options.target is None or options.out is None:
+        missing = "--target" if options.target is None else "--out"
         remedy = "For example: --target package:smollm2 --out head."
         raise UsageError("it is required.", flag=missing, remedy=remedy)
-    _require_there(wanted.target, recipe.data, wanted.evaluated or (), wanted.out, wanted.corpus)
-    say(f"Reading {wanted.target}", quiet=wanted.quiet)
+    _require_there(options.target, recipe.data, options.evaluated or (), options.out, options.corpus)
+    say(f"Reading {options.target}", quiet=options.quiet)
     continued_by(typed)
-    watch = _progress_watcher(wanted.quiet)
-    made, forecasts, measured_by = _draft_with_card(wanted.target, wanted.out, wanted, recipe, threads, watch)
-    if wanted.json:
+    watch = _progress_watcher(options.quiet)
+    made, forecasts, measured_by = _draft_with_card(
+        options.target, options.out, options, recipe, threads, watch
+    )
+    if options.json:
         print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
-    elif not wanted.quiet:
+    elif not options.quiet:
         _print(made, forecasts, measured_by)
 
 
@@ -126,7 +130,7 @@ def _encoder_decoder(name: str) -> UsageError:
 
 
 def _draft_with_card(
-    target: str, folder: Path, wanted: DistillOptions, recipe: Recipe, threads: int | None, watch: Watch
+    target: str, folder: Path, options: DistillOptions, recipe: Recipe, threads: int | None, watch: Watch
 ) -> tuple[Made, list[Forecast], str]:
     """(the draft in the folder, what it is worth, the command line that measures it)."""
     import torch
@@ -143,11 +147,11 @@ def _draft_with_card(
     source = find(named.id, named.revision, "--target")
     if source.is_encoder_decoder:
         raise _encoder_decoder(source.name)
-    device = resolve_device(wanted.device or "auto")
+    device = resolve_device(options.device or "auto")
     if threads is not None:
         torch.set_num_threads(threads)
-    corpus = wanted.corpus or folder / "corpus"
-    texts = evaluated_texts(wanted.evaluated or ())
+    corpus = options.corpus or folder / "corpus"
+    texts = evaluated_texts(options.evaluated or ())
     made = make_draft(source, recipe, folder, corpus, texts, device, watch)
     forecasts = _forecasts(source, made, device)
     measured_by = _measuring_command(source.name, made)
@@ -171,18 +175,18 @@ def _forecasts(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     return forecasts(made.held_out, timed, share, made.recipe.kind)
 
 
-def _recipe(wanted: DistillOptions) -> Recipe:
+def _recipe(options: DistillOptions) -> Recipe:
     """What was typed, with the defaults of its kind."""
     from spsbench.parts.distill.recipe import OPTIONS, Recipe, require_kind
 
     least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
-    kind = Spec.parse(wanted.kind or Recipe.kind)
+    kind = Spec.parse(options.kind or Recipe.kind)
     of_kind = {name: str(value) for name, value in kind.options}
     require_kind(kind.name, of_kind)
     changes: dict[str, Any] = {} if kind.name in OPTIONS["vocabulary"] else {"vocabulary": 0}
     for field in fields(Recipe):
         inner = field.name in OPTIONS
-        if (text := of_kind.get(field.name) if inner else getattr(wanted, field.name)) is None:
+        if (text := of_kind.get(field.name) if inner else getattr(options, field.name)) is None:
             continue
         if field.name == "data":
             changes["data"] = tuple(part.strip() for part in text.split(","))

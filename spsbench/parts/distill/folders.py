@@ -64,7 +64,7 @@ def write_speculators(
         location: of the target, as ``from_pretrained`` takes it.
     """
     describe = {Eagle3Head: _eagle3, BlockHead: _block, ModuleHead: _mtp}
-    kind, told, tensors, tokens = next(
+    kind, config, tensors, tokens = next(
         each(teacher, student) for one, each in describe.items() if isinstance(student, one)
     )
     proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
@@ -80,7 +80,7 @@ def write_speculators(
         "tie_word_embeddings": False,
     }
     weights = {name: value.bfloat16() for name, value in student.weights().items()}
-    _write(folder, weights | tensors, described | told, speculators.CONFIG)
+    _write(folder, weights | tensors, described | config, speculators.CONFIG)
 
 
 Described = tuple[str, dict[str, Any], dict[str, Tensor], int]
@@ -90,7 +90,7 @@ Described = tuple[str, dict[str, Any], dict[str, Tensor], int]
 def _eagle3(teacher: Teacher, student: Any) -> Described:
     vocab_size = len(_table(teacher))
     reads = student.reads or (teacher.config.num_hidden_layers,)
-    told = {
+    config = {
         "architectures": ["Eagle3Speculator"],
         speculators.LAYER: student.model.config.to_dict()
         # vLLM counts the states here, and three unless it is told.
@@ -107,12 +107,12 @@ def _eagle3(teacher: Teacher, student: Any) -> Described:
     }
     if not student.reads:  # the last state of training is the target's after its norm
         tensors[speculators.WHOLE_NORM] = teacher.model.get_decoder().norm.weight
-    return EAGLE3, told, tensors | _vocabulary(teacher), SERVED_TOKENS
+    return EAGLE3, config, tensors | _vocabulary(teacher), SERVED_TOKENS
 
 
 def _block(teacher: Teacher, student: Any) -> Described:
     form = student.form
-    told = {
+    config = {
         "architectures": ["DFlashDraftModel"],
         speculators.LAYER: student.config.to_dict(),
         block_folders.READS: list(student.reads),
@@ -127,17 +127,17 @@ def _block(teacher: Teacher, student: Any) -> Described:
     tensors = _vocabulary(teacher) | (
         {speculators.HEAD: teacher.head_rows(teacher.model.dtype)} if reduced else {}
     )
-    return DFLASH, told, tensors, form.drafts
+    return DFLASH, config, tensors, form.drafts
 
 
 def _mtp(teacher: Teacher, student: Any) -> Described:
     layer = shortened(teacher.config.to_dict(), student.numbers)
-    told = {
+    config = {
         "architectures": ["MTPDraftModel"],
         speculators.LAYER: layer | {"vocab_size": len(_table(teacher))},
         "num_nextn_predict_layers": 1,
     }
-    return MTP, told, {}, SERVED_TOKENS
+    return MTP, config, {}, SERVED_TOKENS
 
 
 def _table(teacher: Teacher) -> Tensor:

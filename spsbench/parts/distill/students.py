@@ -67,8 +67,8 @@ class Teacher:
     def states(self, tokens: Tensor, after: tuple[int, ...]) -> Tensor:
         """[b, n, k hidden] of tokens [b, n], the states after these numbers of layers beside each other."""
         assert max(after) < self.config.num_hidden_layers, "the last one is normed"
-        told = self.model.get_decoder()(input_ids=tokens, use_cache=False, output_hidden_states=True)
-        return torch.cat([told.hidden_states[number] for number in after], -1).float()
+        outputs = self.model.get_decoder()(input_ids=tokens, use_cache=False, output_hidden_states=True)
+        return torch.cat([outputs.hidden_states[number] for number in after], -1).float()
 
     def layers_of(self, count: int) -> tuple[list[int], nn.Module]:
         """(which of the target's layers a shorter model begins with, a decoder of those in float32).

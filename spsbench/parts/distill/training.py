@@ -125,19 +125,19 @@ def batches_of(
         yield batch_of(kind, group, device, dtype)
 
 
-def cross_entropy(offered: Tensor, wanted: Tensor) -> Tensor:
+def cross_entropy(student: Tensor, target: Tensor) -> Tensor:
     """[n] cross-entropy with the target's probabilities of the student's tokens.
 
     Args:
-        offered: [n, m] the student's log-probabilities.
-        wanted: [n, m] the target's log-probabilities; they add up to less than 1 where V is larger than m.
+        student: [n, m] the student's log-probabilities.
+        target: [n, m] the target's log-probabilities; they add up to less than 1 where V is larger than m.
     """
-    return -(wanted.exp() * offered).sum(-1)
+    return -(target.exp() * student).sum(-1)
 
 
-def rejected(offered: Tensor, wanted: Tensor) -> Tensor:
+def rejected(student: Tensor, target: Tensor) -> Tensor:
     """[n] the chance that a drafted token is rejected, 1 - sum min(p, q) (Chen et al. 2023, Theorem 1)."""
-    return 1 - torch.minimum(offered.exp(), wanted.exp()).sum(-1)
+    return 1 - torch.minimum(student.exp(), target.exp()).sum(-1)
 
 
 MATRIX_RATE, VECTOR_RATE = 6e-3, 3e-3

@@ -301,8 +301,8 @@ def _gguf_tensors(
         kind = gguf_name.split(".")[-2]
         if kind in heads:
             tensor = _interleaved_halves(tensor, heads[kind])
-        wanted = np.float32 if tensor.ndim == 1 else _DTYPES.get(dtype, np.float32)
-        yield gguf_name, np.ascontiguousarray(tensor.float().numpy().astype(wanted))
+        dtype_of_file = np.float32 if tensor.ndim == 1 else _DTYPES.get(dtype, np.float32)
+        yield gguf_name, np.ascontiguousarray(tensor.float().numpy().astype(dtype_of_file))
 
 
 def _interleaved_halves(tensor: Tensor, heads: int) -> Tensor:

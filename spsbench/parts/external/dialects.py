@@ -108,8 +108,8 @@ def part(content: Any, *names: str | int) -> Any:
 
 def choice(content: Any) -> Any:
     """The output that was asked for, without others that a server sends beside it; None for none."""
-    found = part(content, "choices")
-    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    choices = part(content, "choices")
+    rows = [row for row in choices if isinstance(row, Mapping)] if isinstance(choices, list) else []
     return next((row for row in rows if row.get("index") in (0, None)), None)
 
 

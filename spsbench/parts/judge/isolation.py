@@ -110,7 +110,7 @@ class WorkerProcess:
             raise WorkerFailure(f"the judge's process is gone ({error})") from error
 
 
-def _reply(line: str, wanted: str) -> dict[str, Any]:
+def _reply(line: str, field: str) -> dict[str, Any]:
     if not line:
         raise WorkerFailure("the judge's process ended without an answer")
     try:
@@ -119,7 +119,7 @@ def _reply(line: str, wanted: str) -> dict[str, Any]:
         raise WorkerFailure(f"the judge's process answered {line[:80]!r}") from error
     if isinstance(reply, dict) and "broken" in reply:
         raise ProblemFailure(reply["broken"])
-    if not isinstance(reply, dict) or wanted not in reply:
+    if not isinstance(reply, dict) or field not in reply:
         raise WorkerFailure(str(reply.get("error") if isinstance(reply, dict) else reply))
     return reply
 

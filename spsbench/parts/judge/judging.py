@@ -100,14 +100,15 @@ class _Work:
 
     def _read_ahead(self) -> int:
         """So many jobs, those of one problem after each other: its tests' process stays."""
-        before, found = len(self.keys), list[_Job]()
+        before = len(self.keys)
+        new = list[_Job]()
         for job in islice(self.jobs, _AHEAD):
             self.keys.append(job.key)
             if job.key not in self._seen:
                 self._seen.add(job.key)
-                found.append(job)
+                new.append(job)
         of_problem: dict[tuple[str, str], list[_Job]] = {}
-        for job in found:
+        for job in new:
             problem = job.message["problem"]
             of_problem.setdefault((problem["prompt"], problem["test"]), []).append(job)
         self.ahead.extend(chain.from_iterable(of_problem.values()))

@@ -75,25 +75,25 @@ class PaperOptions(Common):
 
 
 @asks(PaperOptions, needed="limit device resume")
-def paper(wanted: PaperOptions) -> None:
+def paper(options: PaperOptions) -> None:
     """Reproduce a paper's tables and figures from new measurements, in one directory.
 
     Example: spsbench paper --of leviathan --limit 10
     """
-    wanted = replace(wanted, of=_paper_of(wanted))
-    if wanted.of == CHEN:
-        reproduce_chen(wanted)
+    options = replace(options, of=_paper_of(options))
+    if options.of == CHEN:
+        reproduce_chen(options)
     else:
-        reproduce_leviathan(wanted)
+        reproduce_leviathan(options)
 
 
-def _paper_of(wanted: PaperOptions) -> str:
+def _paper_of(options: PaperOptions) -> str:
     """The paper that ``--of`` names; for a directory that was begun before, its own paper."""
-    begun = options_before(wanted)
-    typed = None if wanted.of is None else _full_path(wanted.of)
+    begun = options_before(options)
+    typed = None if options.of is None else _full_path(options.of)
     before = _full_path(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
-        why = f"{wanted.resume or wanted.out} holds the paper {before}, got {typed}."
+        why = f"{options.resume or options.out} holds the paper {before}, got {typed}."
         raise UsageError(why, flag="--of", remedy="Leave it out, or name another directory.")
     return typed or before or CHEN
 
@@ -150,30 +150,30 @@ class Part:
     settings: Mapping[str, Any]
 
 
-def study_of(wanted: PaperOptions) -> PaperStudy:
+def study_of(options: PaperOptions) -> PaperStudy:
     """What was typed; in a directory that was begun before, also what was typed the first time."""
-    before = options_before(wanted)
+    before = options_before(options)
     values = dict[str, Any]()
     for field in fields(PaperStudy):
         name = field.name
-        typed = getattr(wanted, field.name)
+        typed = getattr(options, field.name)
         if name in ("limit", "samples", "seed", "threads") and isinstance(typed, str) and typed.isdigit():
             typed = int(typed)
         values[name] = typed if is_given(typed) else before.get(name)
     return PaperStudy(**values)
 
 
-def options_before(wanted: PaperOptions) -> dict[str, Any]:
+def options_before(options: PaperOptions) -> dict[str, Any]:
     """The options with which ``--resume``'s or ``--out``'s directory was begun; empty if it is new."""
     from spsbench.base import read_json
 
-    place = wanted.resume or wanted.out
+    place = options.resume or options.out
     if place is None:
         return {}
-    flag = "--resume" if wanted.resume else "--out"
+    flag = "--resume" if options.resume else "--out"
     if (place / OPTIONS_FILE).is_file():
         return read_json(place / OPTIONS_FILE, flag)
-    if wanted.resume:
+    if options.resume:
         remedy = "Name the directory of one, or begin one with --out."
         raise UsageError(f"{place} holds no paper.", flag=flag, remedy=remedy)
     require_makeable(place, flag)
@@ -181,18 +181,18 @@ def options_before(wanted: PaperOptions) -> dict[str, Any]:
     return {}
 
 
-def require_own(wanted: PaperOptions, code: Mapping[str, Any]) -> None:
+def require_own(options: PaperOptions, code: Mapping[str, Any]) -> None:
     """Refuse what a directory that was begun would run beside what is typed; note what is typed.
 
     Args:
         code: settings of a run that may name code.
     """
-    typed = {"task": wanted.task, "drafters": wanted.pair, "score": wanted.unsafe_exec}
-    place = wanted.resume or wanted.out
-    begun = place is not None and bool(options_before(wanted))
+    typed = {"task": options.task, "drafters": options.pair, "score": options.unsafe_exec}
+    place = options.resume or options.out
+    begun = place is not None and bool(options_before(options))
     theirs = {name: value for name, value in code.items() if begun and not typed.get(name)}
     if place is not None:
-        require_typed(code_in(theirs), place, trust=wanted.trust)
+        require_typed(code_in(theirs), place, trust=options.trust)
     require_typed(code_in({name: code[name] for name in {*code} - {*theirs}}), Path(), trust=True)
 
 
@@ -228,13 +228,13 @@ def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int]
     return measured_run(plan, directory / part.name, quiet=quiet)
 
 
-def keep_page(page: Page, text: str, screen: RenderableType, directory: Path, wanted: Common) -> None:
+def keep_page(page: Page, text: str, screen: RenderableType, directory: Path, options: Common) -> None:
     """Write and print the page.
 
     Raises:
         IncompleteError: some sequences failed or are missing.
     """
-    write_page(directory / PAGE_FILE, page, text, screen, wanted)
+    write_page(directory / PAGE_FILE, page, text, screen, options)
     if not page["complete"]:
         remedy = f"`spsbench paper --resume {directory}` tries again."
         raise IncompleteError("some sequences failed or are missing.", remedy=remedy)
@@ -255,32 +255,32 @@ PARTS = (
 )
 
 
-def reproduce_chen(wanted: PaperOptions) -> None:
+def reproduce_chen(options: PaperOptions) -> None:
     """Measure every part that is missing and write ``paper.md`` and ``paper.json``."""
     from spsbench.models import require_located
 
-    refuse_together("paper", {**vars(wanted), CHEN: CHEN})
-    study = study_of(wanted)
+    refuse_together("paper", {**vars(options), CHEN: CHEN})
+    study = study_of(options)
     configs = [settings(part, study) for part in PARTS]
     for config in configs:
-        require_own(wanted, {name: getattr(config, name) for name in CODE})
+        require_own(options, {name: getattr(config, name) for name in CODE})
     require_located(configs[0].pair)  # of every part
-    say(messages.CHECKING, quiet=wanted.quiet)
+    say(messages.CHECKING, quiet=options.quiet)
     from spsbench.runner import plan
 
     plans = [plan(config, choose_engine=True) for config in configs]
-    directory = paper_directory(wanted.resume or wanted.out, configs[0].pair.name)
+    directory = paper_directory(options.resume or options.out, configs[0].pair.name)
     keep_options(directory, study, zip(PARTS, plans, strict=True))
     runs, images = {}, {}
     for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1):
-        measured = measure_part(part, ready, directory, (number, len(PARTS)), quiet=wanted.quiet)
+        measured = measure_part(part, ready, directory, (number, len(PARTS)), quiet=options.quiet)
         runs[part.name] = part.title, measured.summary
         if (directory / part.name / FIGURE_FILE).is_file():
             images[part.name] = f"{part.name}/{FIGURE_FILE}"
     from spsbench.parts.paper.report import gather_chen, render_chen, screen_chen
 
     page = {"schema_version": SCHEMA_VERSION, **gather_chen(runs, images)}
-    keep_page(page, render_chen(page), screen_chen(page), directory, wanted)
+    keep_page(page, render_chen(page), screen_chen(page), directory, options)
 
 
 def settings(part: Part, study: PaperStudy) -> RunConfig:
@@ -314,21 +314,21 @@ LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
 _DRAWN: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
-def reproduce_leviathan(wanted: PaperOptions) -> None:
+def reproduce_leviathan(options: PaperOptions) -> None:
     """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures."""
-    refuse_together("paper", {**vars(wanted), "leviathan": wanted.of})
-    study = study_of(wanted)
+    refuse_together("paper", {**vars(options), "leviathan": options.of})
+    study = study_of(options)
     setup = Setup(setup_of(study), study)
     for task in setup.paper.tasks.values():
-        require_own(wanted, {"task": task})
-    say(messages.CHECKING, quiet=wanted.quiet)
+        require_own(options, {"task": task})
+    say(messages.CHECKING, quiet=options.quiet)
     plans = setup.plans()
-    directory = paper_directory(wanted.resume or wanted.out, setup.paper.name)
+    directory = paper_directory(options.resume or options.out, setup.paper.name)
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
     keep_options(directory, study, [*begun, *_begun_rows(setup, directory)])
-    results = _measured(setup, plans, texts, directory, quiet=wanted.quiet)
-    _conclude(setup, results, directory, wanted)
+    results = _measured(setup, plans, texts, directory, quiet=options.quiet)
+    _conclude(setup, results, directory, options)
 
 
 def setup_of(study: PaperStudy) -> PaperConfig:
@@ -522,7 +522,7 @@ def _measured(
     return results
 
 
-def _conclude(setup: Setup, results: Results, directory: Path, wanted: Common) -> None:
+def _conclude(setup: Setup, results: Results, directory: Path, options: Common) -> None:
     from spsbench.config import ModelRef, model_name
     from spsbench.parts.paper.report import draw, gather_leviathan, render_leviathan, screen_leviathan
     from spsbench.report import save
@@ -534,7 +534,7 @@ def _conclude(setup: Setup, results: Results, directory: Path, wanted: Common) -
     plates = draw(page)
     for plate in plates:
         save(plate, directory, "figures")
-    keep_page(page, render_leviathan(page, plates), screen_leviathan(page), directory, wanted)
+    keep_page(page, render_leviathan(page, plates), screen_leviathan(page), directory, options)
 
 
 def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:

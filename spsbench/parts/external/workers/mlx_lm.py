@@ -93,9 +93,9 @@ class MlxLm:
         The base of rotary positions is told apart: MLX LM does not look for it in ``rope_parameters``, where
         transformers 5 writes it, and would take its own.
         """
-        told = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        stored = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         load_model = importlib.import_module("mlx_lm.utils").load_model
-        model, config = load_model(Path(folder), model_config=_rope_settings(told))
+        model, config = load_model(Path(folder), model_config=_rope_settings(stored))
         model.set_dtype(self._mx.float32)
         return model, int(config["vocab_size"])
 
@@ -108,10 +108,10 @@ def _rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         inner = kinds[0] if all(each == kinds[0] for each in kinds) else None
     if not isinstance(inner, Mapping) or not isinstance(inner.get("rope_theta"), int | float):
         return {}  # none, or several that differ by the kind of layer
-    found = {} if "rope_theta" in config else {"rope_theta": inner["rope_theta"]}
+    settings = {} if "rope_theta" in config else {"rope_theta": inner["rope_theta"]}
     if inner.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
-        found["rope_scaling"] = {name: value for name, value in inner.items() if name != "rope_theta"}
-    return found
+        settings["rope_scaling"] = {name: value for name, value in inner.items() if name != "rope_theta"}
+    return settings
 
 
 if __name__ == "__main__":

@@ -148,8 +148,8 @@ def _become_role(
     try:
         locks.separate()
         requests, replies, nothing = (fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in descriptors)
-        for descriptor, wanted in zip((nothing,) * 3 + (requests, replies), range(5), strict=True):
-            os.dup2(descriptor, wanted)
+        for descriptor, number in zip((nothing,) * 3 + (requests, replies), range(5), strict=True):
+            os.dup2(descriptor, number)
         os.closerange(_REPLIES + 1, 1024)
         if sys.platform == "linux":
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
