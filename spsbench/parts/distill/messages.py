@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from spsbench.parts.distill.evaluation import Forecast
     from spsbench.parts.distill.making import Made
 
-FORECAST = "Forecast: held-out acceptance, the target's forwards timed here, drafting charged by its weights."
+FORECAST = (
+    "Forecast: from held-out acceptance and the target's forwards, timed here; a draft token costs its share "
+    "of the target's weights."
+)
 
 _KINDS = {
     MODEL: "A draft model: {layers} of the target's layers, trained further.",
@@ -70,21 +73,21 @@ because they share 13 words in a row with an evaluated problem or document.
 
 ## Training
 {record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {minutes:.0f} minutes of
-{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's
+{record["device"]} (torch {record["torch"]}), without sampling. Cross-entropy with the target's
 distribution, then the chance of rejection while the rate falls. `training.json` has the settings and
 the curve.
 
 ## Acceptance on held-out text
-Mean of sum min(p, q) at the text's own sampling; what was held out was asked by other requests. Behind
-the first number are those of the next drafted tokens, each after accepted ones.
+Mean of sum min(p, q) at the text's own sampling; held-out text answers other requests than those of the
+training. The numbers after the first are of the following draft tokens, each behind accepted ones.
 
 | text | alpha | positions |
 |---|---|---|
 {rows}
 
 ## Forecast
-From these and the target's forwards, timed on the machine of the training; a drafted token is charged
-by the weights that it reads. Loops in Python come on top: measure with `spsbench run`.
+From these and the target's forwards, timed on the machine of the training; a draft token costs its share
+of the target's weights. The overhead of Python is not in it: measure with `spsbench run`.
 
 | text | best K | tokens/loop | speedup |
 |---|---|---|---|

@@ -14,4 +14,4 @@ class NoBinaryScore(Message):
     arm: str
 
     def __str__(self) -> str:
-        return f"{self.arm}: its samples, which no metric calls right or wrong"
+        return f"{self.arm}: its samples, which no metric marks right or wrong"

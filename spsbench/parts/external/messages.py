@@ -9,21 +9,21 @@ from spsbench.base.messages import Message
 
 # --- limits of several engines ---
 
-RULE_UNREPORTED = "It does not say by which rule it keeps drafted tokens."
+RULE_UNREPORTED = "It does not report by which rule it verifies draft tokens."
 RULE_AND_PRECISION_UNREPORTED = (
-    "It does not say by which rule it keeps drafted tokens, nor in what precision it runs."
+    "It does not report by which rule it verifies draft tokens, nor in what precision it runs."
 )
 LAST_LOOP_COUNTED_WHOLE = "Drafted and accepted tokens count the whole last loop, also after the stop token."
 
 # --- of servers ---
 
 LLAMA_CPP_SERVER = (
-    "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and values are.",
+    "It does not report by which rule it verifies draft tokens, nor the precision of its keys and values.",
     "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
     "impossible, which is another distribution.",
-    "With a draft its log-probabilities are left out: it gives 0 for drafted tokens.",
+    "With a draft its log-probabilities are left out: it reports 0 for draft tokens.",
 )
-CHAT_ALONE = "It has chat alone: its own template makes the prompt, so that its texts prove nothing."
+CHAT_ALONE = "It serves chat alone: its own template makes the prompt, so its texts are no evidence."
 TEXT_RETOKENISED = "It answers with text, which is tokenized again: its ids may differ from those drawn."
 PROMPT_AS_TEXT = "It takes text, and reads a prompt with its own tokenizer."
 OPENAI = (
@@ -36,14 +36,14 @@ SGLANG = (
     "Its repetition penalty sees the output, not the prompt (repetition_penalty.py); releases "
     "without that file ignore it (sglang 28181).",
 )
-SGLANG_PREFIX_CACHE = "A prompt that was seen before is not read again."
+SGLANG_PREFIX_CACHE = "A prompt in its prefix cache is not prefilled again."
 
 # --- of engines with a worker ---
 
 LLAMA_CPP = (
     "With penalties, min-p or typical-p its own order: penalties, top-k, typical-p, top-p, "
     "min-p, temperature.",
-    "Near the length limit it drafts less than K or nothing; loops are not given there.",
+    "Near the length limit it drafts less than K or nothing; loops are not reported there.",
     LAST_LOOP_COUNTED_WHOLE,
 )
 NGRAMS_OUTLIVE_REQUESTS = "N-grams outlive their request, so acceptance depends on what was asked before."
@@ -61,8 +61,8 @@ ONNXRUNTIME_GENAI_MODULE = (
 OPENVINO_RULE = "greedy: sample-and-compare; sampled: its own, not lossless"
 OPENVINO_TOP_P = "smallest set of more than that mass"
 OPENVINO = (
-    "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
-    "Accepted tokens are not given: its count leaves the last target call out.",
+    "Sampled with a draft, its output does not follow the target (openvino.genai issue 4190).",
+    "Accepted tokens are not reported: its count leaves out the last target call.",
     "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
     "Its presence and frequency penalties are added to negative logits, not taken off them "
     "(logit_transformers.hpp).",

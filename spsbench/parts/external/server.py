@@ -141,9 +141,9 @@ class HttpClient:
             if not is_error:
                 raise
             content = {ERROR: event.data.decode(errors="replace")}
-        told = content.get(ERROR) or dialects.part(dialects.choice(content), ERROR)
-        if is_error or told or content.get("object") == ERROR:
-            why = told or content
+        fault = content.get(ERROR) or dialects.part(dialects.choice(content), ERROR)
+        if is_error or fault or content.get("object") == ERROR:
+            why = fault or content
             raise protocol.PeerError(f"{path} says {protocol.shortened(json.dumps(why), 200)}")
         return content
 
@@ -571,8 +571,8 @@ def _chat_dialect(
         http.post(path, {**body, limit: 1})  # which says why it is refused
     if not isinstance(texts, dialects.Conversations):
         raise protocol.PeerGone(
-            f"it has chat alone ({path}): its own template makes the prompt, so that its texts cannot be "
-            "held against the target's. With --concurrency 1 its speed is measured"
+            f"it serves chat alone ({path}): its own template makes the prompt, so its texts cannot be "
+            "compared with the target's. With --concurrency 1 its speed is measured"
         )
     ids_out = isinstance(dialects.part(answer, "choices", 0, "token_ids"), list)
     return dialects.Chat(model, f"{engine} (chat)", version, texts, limit, ids_out=ids_out)

@@ -37,7 +37,7 @@ class TasksUnscored(Message):
     tasks: Sequence[str]
 
     def __str__(self) -> str:
-        return f"No parity of {', '.join(self.tasks)}: nothing scores it"
+        return f"No parity for {', '.join(self.tasks)}: no metric scores it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class TasksUndecided(Message):
 
     def __str__(self) -> str:
         tasks = ", ".join(self.tasks)
-        return f"?: contention took part of the time measured, so look at the run: {tasks}."
+        return f"?: CPU contention during the measurement, see the run: {tasks}."
 
 
 # --- Chen et al. 2023 ---
 
 FIGURE_1 = (
-    "Time: mean ± standard deviation over sequences of equal length, by the wall and by the paper's clock "
+    "Time: mean ± standard deviation over sequences of equal length, in wall time and by the paper's clock "
     "(mean loop time times the sequence's loops). r': (accepted + 1) / (K + 1), 1 at K = 0."
 )
 
@@ -114,8 +114,8 @@ class Table2(Message):
             "without an interval, is of the run's loops; where their phases are not timed, of the rehearsal. "
             "Predicted: (1 - alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: "
             "of the factors that the formula takes for 1, the one that does most for a residual of this "
-            "sign; paper.json has all of them. It is not named where phases are not timed, and where other "
-            "processes used the CPU meanwhile. The paper's figures are of T5-XXL on a TPU-v4."
+            "sign; paper.json has all of them. It is not named where phases are not timed, nor under CPU "
+            "contention. The paper's figures are of T5-XXL on a TPU-v4."
         )
 
 

@@ -111,7 +111,7 @@ def test_samples_that_nothing_calls_right_are_left_out_and_named(
 ) -> None:
     made = call("export", finished[0], "--to", "every-eval-ever", "--out", tmp_path)
     assert made.code == 0
-    assert made.err.count("which no metric calls right or wrong") == 2
+    assert made.err.count("which no metric marks right or wrong") == 2
     assert not list(tmp_path.rglob("*.jsonl"))
 
 

@@ -64,7 +64,7 @@ def test_an_arm_is_refused() -> None:
     """Its texts would be judged under prompts that the server never read."""
     with serving(Fake("chat")) as url:
         peer = find_peer(f"openai:{url}").open(Load("nowhere"), Path("log"), False)
-        with pytest.raises(PeerGone, match=r"it has chat alone .* cannot be held against the target's"):
+        with pytest.raises(PeerGone, match=r"it serves chat alone .* cannot be compared with the target's"):
             peer.describe()
 
 

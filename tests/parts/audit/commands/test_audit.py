@@ -82,7 +82,7 @@ def test_a_token_outside_the_nucleus_is_impossible(cli: Cli, tmp_path: Path) -> 
 
 def test_an_engines_limits_stand_last_under_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     limits = [
-        "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
+        "It does not report by which rule it verifies draft tokens, nor in what precision it runs.",
         "Slow.",
     ]
     described = Described("llama.cpp", "b1", limits=limits)

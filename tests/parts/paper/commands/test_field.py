@@ -238,7 +238,7 @@ def test_a_gate_that_a_task_does_not_pass_names_it_after_the_row(field: tuple[Pa
     assert done.code == 4
     assert "gsm8k, parity: nothing was scored" in done.err
     assert "mt-bench, parity" not in done.err
-    assert "No parity of mt-bench: nothing scores it" in done.err
+    assert "No parity for mt-bench: no metric scores it" in done.err
     assert "tokens_per_loop" in done.out
 
 
