@@ -10,7 +10,8 @@ import pytest
 from support.commandline import SMALL, call
 from support.drawing import unprinted
 
-from spsbench.parts.verify.outputs import at_most, rescored_outputs
+from spsbench.parts.verify.messages import at_most
+from spsbench.parts.verify.outputs import rescored_outputs
 from spsbench.report import judgement
 from spsbench.stats.messages.evidence import UNBOUNDED
 

@@ -19,6 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.base import Bools, Floats, Ints
+from spsbench.base.messages import Message
+from spsbench.parts.audit.messages import faults
+from spsbench.parts.audit.messages.faults import NumbersReused
 
 Kinds = npt.NDArray[np.str_]
 
@@ -113,6 +116,7 @@ def _residual(q: Floats, p: Floats) -> Floats:
 # Each gives [n] ratios; what a law needs of the draft is there where it is asked.
 
 Law = Callable[[View], Floats]
+Name = Message | str
 Rows = Callable[[View], Any]
 """[n, m] weights of tokens, not always normalised."""
 
@@ -121,8 +125,7 @@ def _from_whole_rows(v: View, name: str) -> Floats:
     return v.ratios[name]
 
 
-def _power(v: View, power: float) -> Floats:
-    """Return the ratios of the target at another temperature."""
+def _tempered_ratios(v: View, power: float) -> Floats:
     return np.asarray(v.own ** (power - 1) / (v.q**power).sum(-1))
 
 
@@ -131,8 +134,8 @@ def _greedy(v: View) -> Floats:
     return np.where(best, 1 / v.own, 0.0)
 
 
-def _cut_to(v: View, inside: Bools) -> Floats:
-    """Return the ratios of the target cut to a part of itself, [n, m]."""
+def _ratios_cut_to(v: View, inside: Bools) -> Floats:
+    """``inside``: [n, m]."""
     mass = (v.q * inside).sum(-1)
     return np.where(mass > 0, v.entry(inside) / np.maximum(mass, TINY), 1.0)
 
@@ -140,17 +143,17 @@ def _cut_to(v: View, inside: Bools) -> Floats:
 def _cut_to_most_probable(v: View, count: int) -> Floats:
     if v.q.shape[-1] <= count:
         return np.ones_like(v.own)
-    return _cut_to(v, v.q >= np.partition(v.q, -count, axis=-1)[:, -count, None])
+    return _ratios_cut_to(v, v.q >= np.partition(v.q, -count, axis=-1)[:, -count, None])
 
 
 def _nucleus(v: View, mass: float) -> Floats:
-    return _cut_to(v, v.below("q", "probability") < mass)
+    return _ratios_cut_to(v, v.below("q", "probability") < mass)
 
 
 def _without_last(v: View) -> Floats:
     """End the cut target one token earlier."""
     least = np.where(v.q > 0, v.q, np.inf).min(-1, keepdims=True)
-    return np.where(v.support > 1, _cut_to(v, v.q > least), 1.0)
+    return np.where(v.support > 1, _ratios_cut_to(v, v.q > least), 1.0)
 
 
 def _mixture(v: View) -> Floats:
@@ -158,19 +161,19 @@ def _mixture(v: View) -> Floats:
     return np.where(within > 0, v.at(v.p) / np.maximum(within, TINY), 1.0)
 
 
-def _ratio(q: Floats, p: Floats) -> Floats:
-    """Return min(1, q / p): the probability of being accepted."""
+def _acceptance_of(q: Floats, p: Floats) -> Floats:
+    """min(1, q / p)."""
     return np.minimum(1.0, q / np.maximum(p, TINY))
 
 
 def acceptance(v: View) -> Floats:
     """[n] the probability with which each token would have been accepted; 1 where nothing is drafted."""
-    return v.entry(_ratio(v.q, v.p)) if v.p.size else np.ones(len(v.x))
+    return v.entry(_acceptance_of(v.q, v.p)) if v.p.size else np.ones(len(v.x))
 
 
 def _corrected(v: View, kept: Floats, rest: Floats | None = None) -> Floats:
-    """Return the ratios of [n, m] probabilities ``kept`` of drafting and accepting a token, with the
-    remaining mass drawn from ``rest``.
+    """Ratios of [n, m] probabilities ``kept`` of drafting and accepting a token, with the remaining mass
+    drawn from ``rest``.
     """
     left = np.maximum(1 - kept.sum(-1), 0.0)
     return np.asarray(v.at(kept) + left * v.at(v.residual if rest is None else rest))
@@ -183,11 +186,11 @@ def _accepts(v: View, law: Rows) -> Floats:
 
 def _picks(v: View, law: Rows) -> Floats:
     """Draw drafted tokens from another law than the one they are tested with."""
-    return _corrected(v, law(v) * _ratio(v.q, v.p))
+    return _corrected(v, law(v) * _acceptance_of(v.q, v.p))
 
 
 def _tests_raw(v: View) -> Floats:
-    return _corrected(v, v.p * _ratio(v.q, v.raw), _residual(v.q, v.raw))
+    return _corrected(v, v.p * _acceptance_of(v.q, v.raw), _residual(v.q, v.raw))
 
 
 def _corrects(v: View, law: Rows) -> Floats:
@@ -210,8 +213,7 @@ def cut_to(rows: Floats, count: int) -> Floats:
     return _normalised(rows * (rows >= np.partition(rows, -count, axis=-1)[..., -count, None]))
 
 
-def _without_rejected(v: View) -> Floats:
-    """Return the target without the token that was rejected."""
+def _target_without_rejected(v: View) -> Floats:
     rejected = (v.p - np.minimum(v.p, v.q)) / np.maximum(1 - v.q, 1e-9)
     return np.asarray(v.q * (rejected.sum(-1, keepdims=True) - rejected))
 
@@ -268,40 +270,43 @@ def _next_row_off(q: Floats, p: Floats, following: Floats) -> Floats:
 
 def _not_normalised(q: Floats, p: Floats, following: Floats) -> Floats:
     """Test the next sibling with the rest of the draft's row without normalising it."""
-    told, left = following * (1 - p)[..., None], _residual(q, p)[:, None] + 0 * following
-    kept = following * _ratio(left, told)
-    return np.asarray(kept + np.maximum(1 - kept.sum(-1, keepdims=True), 0.0) * _residual(left, told))
+    rest = following * (1 - p)[..., None]
+    left = _residual(q, p)[:, None] + 0 * following
+    kept = following * _acceptance_of(left, rest)
+    return np.asarray(kept + np.maximum(1 - kept.sum(-1, keepdims=True), 0.0) * _residual(left, rest))
 
 
 # --- numbers that are used twice ----------------------------------------------------------------------
 
 
-def _overlap(low: Floats, width: Floats, a: Floats, b: Floats) -> Floats:
-    """Return the length that intervals [low, low + width] share with [a, b]."""
+def _shared_length(low: Floats, width: Floats, a: Floats, b: Floats) -> Floats:
+    """[low, low + width] and [a, b]."""
     return np.asarray(np.maximum(np.minimum(low + width, b) - np.maximum(low, a), 0.0))
 
 
 def _pick_tests(v: View, order: str, upper: bool) -> Floats:
     """Test a drafted token with the number that drew it."""
-    return _corrected(v, _overlap(v.below("p", order), v.p, *_accepting(_ratio(v.q, v.p), upper)))
+    return _corrected(
+        v, _shared_length(v.below("p", order), v.p, *_accepting_numbers(_acceptance_of(v.q, v.p), upper))
+    )
 
 
-def _accepting(accepted: Floats, upper: bool) -> tuple[Floats, Floats]:
-    """Return the ends of the numbers that accept with a probability: from 0 on, or up to 1."""
+def _accepting_numbers(accepted: Floats, upper: bool) -> tuple[Floats, Floats]:
+    """Their ends: from 0 on, or up to 1."""
     return (1 - accepted, np.ones_like(accepted)) if upper else (np.zeros_like(accepted), accepted)
 
 
 def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> Floats:
     """Draw a rejected token's replacement with its test's number; with ``pick`` that drew the draft, too."""
     low = v.below("residual", order)
-    edge = _ratio(v.q, v.p)
+    edge = _acceptance_of(v.q, v.p)
     a = v.entry(low)[:, None]
     b = a + v.entry(v.residual)[:, None]
     if upper:
         a, b = 1 - b, 1 - a
     if pick:
         first = v.below("p", order)
-        kept = _overlap(first, v.p, np.zeros_like(edge), edge)
+        kept = _shared_length(first, v.p, np.zeros_like(edge), edge)
         start = np.maximum(first, edge)
         left = np.maximum(np.minimum(first + v.p, b) - np.maximum(start, a), 0.0)
     else:
@@ -316,19 +321,19 @@ def _coarse(v: View, of: str, bits: int) -> Floats:
     low = v.below(of, "id")
     rows = v.q if of == "q" else v.p
     points = (np.ceil((low + rows) * size - 1e-6) - np.ceil(low * size - 1e-6)) / size
-    return v.at(points) if of == "q" else _corrected(v, points * _ratio(v.q, rows))
+    return v.at(points) if of == "q" else _corrected(v, points * _acceptance_of(v.q, rows))
 
 
 def _same_numbers(v: View, source: str, order: str) -> Floats:
     """Draw tokens with numbers that were used before."""
     numbers = v.numbers[source, order]
     pick, final = ((ends[:, :1], ends[:, 1:]) for ends in (numbers.pick, numbers.final))
-    q = v.at(_overlap(v.below("q", order), v.q, *final) / (final[1] - final[0]))
+    q = v.at(_shared_length(v.below("q", order), v.q, *final) / (final[1] - final[0]))
     if not v.p.size:
         return q
-    picked = _overlap(v.below("p", order), v.p, *pick) / (pick[1] - pick[0])
-    kept = picked * np.minimum(1.0, _ratio(v.q, v.p) / numbers.test[:, None])
-    rest = _overlap(v.below("residual", order), v.residual, *final) / (final[1] - final[0])
+    picked = _shared_length(v.below("p", order), v.p, *pick) / (pick[1] - pick[0])
+    kept = picked * np.minimum(1.0, _acceptance_of(v.q, v.p) / numbers.test[:, None])
+    rest = _shared_length(v.below("residual", order), v.residual, *final) / (final[1] - final[0])
     drafted = _corrected(v, kept, rest)
     return np.where(v.index < 0, (q + drafted) / 2, np.where(v.whole, q, drafted))
 
@@ -338,7 +343,7 @@ def _same_numbers(v: View, source: str, order: str) -> Floats:
 
 def _drafted_acceptance(v: View) -> Floats:
     """[n] min(1, q / p) of the drafted tokens."""
-    return _ratio(v.entry(v.q, v.tested), v.entry(v.p, v.tested))
+    return _acceptance_of(v.entry(v.q, v.tested), v.entry(v.p, v.tested))
 
 
 _AT_THE_EDGE = 1e-4
@@ -378,7 +383,7 @@ def _replacement(v: View, law: Rows) -> Floats:
 def _by_number(v: View, of: str, order: str, low: Floats, high: Floats) -> Floats:
     """[n, m] a law whose tokens are drawn with a number of [low, high], [n] each."""
     low, high = low[:, None], np.maximum(high, low + 1e-9)[:, None]
-    return np.asarray(_overlap(v.below(of, order), getattr(v, of), low, high) / (high - low))
+    return np.asarray(_shared_length(v.below(of, order), getattr(v, of), low, high) / (high - low))
 
 
 def _picked_number(v: View, order: str) -> tuple[Floats, Floats]:
@@ -393,7 +398,7 @@ def _picked_again(v: View, source: str, order: str) -> Floats:
 
 def _tested_by_pick(v: View, right: Floats, order: str, upper: bool) -> Floats:
     low, high = _picked_number(v, order)
-    return np.asarray(_overlap(low, high - low, *_accepting(right, upper)) / (high - low))
+    return np.asarray(_shared_length(low, high - low, *_accepting_numbers(right, upper)) / (high - low))
 
 
 def _replaced_by_test(v: View, order: str) -> Floats:
@@ -416,13 +421,6 @@ TEXTS = (1, 2, 3)
 AGAIN = (BEFORE, LOOP, LAST_TEST, *(f"text {back} before" for back in TEXTS))
 """Where numbers may come from that are used again; ``THIS_LOOP`` is of tests alone."""
 
-LEAVES_OUT_STOPS = "leaves out what ends a text"
-PENALISES_TWICE = "penalises tokens of the running loop twice"
-LEAVES_OUT_DRAWN = "leaves out drawn tokens that are improbable"
-PICKS = "the drafted tokens"
-TESTS = "the acceptance tests"
-REPLACED = "the tokens after a rejection"
-
 
 @dataclass(frozen=True, slots=True)
 class Bet:
@@ -436,135 +434,133 @@ class Bet:
             empty for a law of emitted tokens, which is bet on at every place.
     """
 
-    name: str
+    name: Name
     share: float
     law: Law
     drafts: bool = True
     place: str = ""
 
 
-_DRAFTS: tuple[tuple[str, float, Rows], ...] = (
-    ("drafts at a higher temperature", 0.8, lambda v: _powered(v.p, 0.8)),
-    ("drafts at a lower temperature", 0.8, lambda v: _powered(v.p, 1.25)),
-    ("drafts from its 16 best", 0.8, lambda v: cut_to(v.p, 16)),
-    ("drafts from its 4 best", 0.8, lambda v: cut_to(v.p, 4)),
-    ("drafts the most probable token", 0.5, lambda v: cut_to(v.p, 1)),
-    ("drafts without temperature and cuts", 0.8, lambda v: v.raw),
+_DRAFTS: tuple[tuple[Name, float, Rows], ...] = (
+    (faults.DRAFTS_HOTTER, 0.8, lambda v: _powered(v.p, 0.8)),
+    (faults.DRAFTS_COLDER, 0.8, lambda v: _powered(v.p, 1.25)),
+    (faults.DRAFTS_FROM_16, 0.8, lambda v: cut_to(v.p, 16)),
+    (faults.DRAFTS_FROM_4, 0.8, lambda v: cut_to(v.p, 4)),
+    (faults.DRAFTS_BEST, 0.5, lambda v: cut_to(v.p, 1)),
+    (faults.DRAFTS_RAW, 0.8, lambda v: v.raw),
 )
 """Laws of what is drafted, with their share among drafted tokens; among emitted ones all have .8."""
 
-_ACCEPTS: tuple[tuple[str, Rows], ...] = (
-    ("accepts too often", lambda v: np.minimum(v.p, v.q / 0.9)),
-    ("accepts much too often", lambda v: np.minimum(v.p, v.q / 0.5)),
-    ("accepts too rarely", lambda v: np.minimum(v.p, 0.9 * v.q)),
-    ("accepts inverted", lambda v: v.p * _ratio(v.p, v.q)),
-    ("accepts by threshold", lambda v: v.p * (v.q >= v.p)),
-    ("accepts by the target alone", lambda v: v.p * v.q),
+_ACCEPTS: tuple[tuple[Name, Rows], ...] = (
+    (faults.ACCEPTS_OFTEN, lambda v: np.minimum(v.p, v.q / 0.9)),
+    (faults.ACCEPTS_MUCH_TOO_OFTEN, lambda v: np.minimum(v.p, v.q / 0.5)),
+    (faults.ACCEPTS_RARELY, lambda v: np.minimum(v.p, 0.9 * v.q)),
+    (faults.ACCEPTS_INVERTED, lambda v: v.p * _acceptance_of(v.p, v.q)),
+    (faults.ACCEPTS_BY_THRESHOLD, lambda v: v.p * (v.q >= v.p)),
+    (faults.ACCEPTS_BY_TARGET, lambda v: v.p * v.q),
 )
 """What is drafted and accepted by another test."""
 
-_TESTS: tuple[tuple[str, float, Callable[[View, Floats], Floats]], ...] = (
-    ("accepts too often", 0.8, lambda v, right: right / 0.9),
-    ("accepts much too often", 0.8, lambda v, right: right / 0.5),
-    ("accepts too rarely", 0.8, lambda v, right: 0.9 * right),
-    ("accepts any token", 0.05, lambda v, right: np.ones_like(right)),
-    ("accepts by threshold", 0.8, lambda v, right: (right >= 1).astype(float)),
-    ("tests a loop with one number", 0.8, lambda v, right: right / v.numbers[THIS_LOOP, "id"].test),
-    ("uses the numbers of earlier loops again", 0.8, lambda v, right: right / v.numbers[LOOP, "id"].test),
+_TESTS: tuple[tuple[Name, float, Callable[[View, Floats], Floats]], ...] = (
+    (faults.ACCEPTS_OFTEN, 0.8, lambda v, right: right / 0.9),
+    (faults.ACCEPTS_MUCH_TOO_OFTEN, 0.8, lambda v, right: right / 0.5),
+    (faults.ACCEPTS_RARELY, 0.8, lambda v, right: 0.9 * right),
+    (faults.ACCEPTS_ANY, 0.05, lambda v, right: np.ones_like(right)),
+    (faults.ACCEPTS_BY_THRESHOLD, 0.8, lambda v, right: (right >= 1).astype(float)),
+    (faults.ONE_NUMBER_A_LOOP, 0.8, lambda v, right: right / v.numbers[THIS_LOOP, "id"].test),
+    (NumbersReused(LOOP), 0.8, lambda v, right: right / v.numbers[LOOP, "id"].test),
 )
 """Probability of accepting a drafted token, from the right one [n], and the share of the bet."""
 
-_REPLACES: tuple[tuple[str, Rows], ...] = (
-    ("corrects from the target", lambda v: v.q),
-    ("corrects from the draft", lambda v: v.p),
-    ("corrects from the absolute distance", lambda v: np.abs(v.q - v.p)),
-    ("corrects by the most probable token", lambda v: cut_to(v.residual, 1)),
-    ("corrects at a higher temperature", lambda v: _powered(v.residual, 0.8)),
-    ("corrects at a lower temperature", lambda v: _powered(v.residual, 1.25)),
+_REPLACES: tuple[tuple[Name, Rows], ...] = (
+    (faults.CORRECTS_FROM_TARGET, lambda v: v.q),
+    (faults.CORRECTS_FROM_DRAFT, lambda v: v.p),
+    (faults.CORRECTS_FROM_DISTANCE, lambda v: np.abs(v.q - v.p)),
+    (faults.CORRECTS_BY_BEST, lambda v: cut_to(v.residual, 1)),
+    (faults.CORRECTS_HOTTER, lambda v: _powered(v.residual, 0.8)),
+    (faults.CORRECTS_COLDER, lambda v: _powered(v.residual, 1.25)),
 )
 """Laws of what replaces a rejected token."""
 
 
 def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
     for power in (0.8, 0.91, 0.96, 1.04, 1.1, 1.25, 2.0):
-        yield Bet(f"draws at {1 / power:.2g} times the temperature", 1.0, partial(_power, power=power), False)
-    yield Bet("leaves the temperature out", 0.9, lambda v: _power(v, v.temperature), False)
-    yield Bet("applies the temperature twice", 0.9, lambda v: _power(v, 1 / v.temperature), False)
-    yield Bet("takes the most probable token", 0.5, _greedy, False)
-    for name, shares in (
-        ("any possible token", (0.001, 0.01)),
-        ("the row before", (0.003, 0.02, 0.3)),
-        ("the row of another text", (0.002, 0.03)),
-        ("another row of this text", (0.01, 0.1)),
+        yield Bet(faults.TemperatureTimes(1 / power), 1.0, partial(_tempered_ratios, power=power), False)
+    yield Bet(faults.LEAVES_TEMPERATURE_OUT, 0.9, lambda v: _tempered_ratios(v, v.temperature), False)
+    yield Bet(faults.TEMPERATURE_TWICE, 0.9, lambda v: _tempered_ratios(v, 1 / v.temperature), False)
+    yield Bet(faults.MOST_PROBABLE, 0.5, _greedy, False)
+    for rows, shares in (
+        (faults.ANY, (0.001, 0.01)),
+        (faults.BEFORE_ROW, (0.003, 0.02, 0.3)),
+        (faults.OTHER_TEXT, (0.002, 0.03)),
+        (faults.OTHER_ROW, (0.01, 0.1)),
     ):
         for share in shares:
-            yield Bet(f"draws {share:.1%} from {name}", share, partial(_from_whole_rows, name=name), False)
-    for name in (LEAVES_OUT_STOPS, "shuns tokens that are there", "repeats tokens that are there"):
-        yield Bet(name, 0.5, partial(_from_whole_rows, name=name), False)
-    yield Bet(PENALISES_TWICE, 0.9, partial(_from_whole_rows, name=PENALISES_TWICE))
-    yield Bet("cuts one token too many", 0.9, _without_last, False)
+            yield Bet(faults.DrawsFrom(share, rows), share, partial(_from_whole_rows, name=rows), False)
+    for fault in (faults.LEAVES_OUT_STOPS, faults.SHUNS_PRESENT, faults.REPEATS_PRESENT):
+        yield Bet(fault, 0.5, partial(_from_whole_rows, name=fault), False)
+    yield Bet(faults.PENALISES_TWICE, 0.9, partial(_from_whole_rows, name=faults.PENALISES_TWICE))
+    yield Bet(faults.ONE_TOKEN_SHORT, 0.9, _without_last, False)
     for count in (20, 40, 50):
-        yield Bet(f"cuts to the {count} best", 0.9, partial(_cut_to_most_probable, count=count), False)
+        yield Bet(faults.CutToBest(count), 0.9, partial(_cut_to_most_probable, count=count), False)
     for mass in (0.9, 0.95, 0.99):
-        yield Bet(f"cuts to a mass of {mass}", 0.9, partial(_nucleus, mass=mass), False)
-    yield Bet("cuts by min-p", 0.9, lambda v: _cut_to(v, v.q >= 0.05 * v.q.max(-1, keepdims=True)), False)
+        yield Bet(faults.CutToMass(mass), 0.9, partial(_nucleus, mass=mass), False)
+    yield Bet(faults.MIN_P, 0.9, lambda v: _ratios_cut_to(v, v.q >= 0.05 * v.q.max(-1, keepdims=True)), False)
     for bits in (8, 11):
-        yield Bet(f"has uniform numbers of {bits} bits", 0.9, partial(_coarse, of="q", bits=bits), False)
-        yield Bet(f"picks by numbers of {bits} bits", 0.8, partial(_coarse, of="p", bits=bits))
+        yield Bet(faults.CoarseNumbers(bits), 0.9, partial(_coarse, of="q", bits=bits), False)
+        yield Bet(faults.CoarsePicks(bits), 0.8, partial(_coarse, of="p", bits=bits))
     for share in (0.02, 0.1, 0.5):
-        yield Bet(f"draws {share:.0%} from the draft", share, _mixture)
+        yield Bet(faults.DrawsFromDraft(share), share, _mixture)
     for name, kept in _ACCEPTS:
         yield Bet(name, 0.8, partial(_accepts, law=kept))
     for name, _, drafted in _DRAFTS:
         yield Bet(name, 0.8, partial(_picks, law=drafted))
     for least in (0.1, 0.2, 0.4, 0.6, 0.8):
-        yield Bet(LEAVES_OUT_DRAWN, 0.9, partial(_leaves_out, least=least))
-    yield Bet("tests without temperature and cuts", 0.8, _tests_raw)
-    for name, rest in (*_REPLACES, ("leaves only the rejected token out", _without_rejected)):
+        yield Bet(faults.LEAVES_OUT_DRAWN, 0.9, partial(_leaves_out, least=least))
+    yield Bet(faults.TESTS_RAW, 0.8, _tests_raw)
+    for name, rest in (*_REPLACES, (faults.WITHOUT_REJECTED, _target_without_rejected)):
         yield Bet(name, 0.8, partial(_corrects, law=rest))
-    for name, siblings in (
-        ("takes the row of the next sibling off", _next_row_off),
-        ("tests siblings with rows that are not normalised", _not_normalised),
-    ):
+    for name, siblings in ((faults.NEXT_ROW_OFF, _next_row_off), (faults.NOT_NORMALISED, _not_normalised)):
         yield Bet(name, 0.5, partial(_siblings, other=siblings))
     for order, upper in product(ORDERS, (False, True)):
         settings: dict[str, Any] = {"order": order, "upper": upper}
         both = partial(_test_corrects, **settings)
         all_three = partial(_test_corrects, pick=True, **settings)
-        yield Bet("picks and tests with one number", 0.8, partial(_pick_tests, **settings))
-        yield Bet("tests and corrects with one number", 0.8, both)
-        yield Bet("has one number for pick, test and correction", 0.8, all_three)
+        yield Bet(faults.PICK_IS_TEST, 0.8, partial(_pick_tests, **settings))
+        yield Bet(faults.TEST_IS_CORRECTION, 0.8, both)
+        yield Bet(faults.ONE_NUMBER, 0.8, all_three)
     for source in AGAIN:
         for order in ORDERS:
             law = partial(_same_numbers, source=source, order=order)
-            yield Bet(f"uses the numbers of {source} again", 0.5, law, source == LAST_TEST)
+            yield Bet(NumbersReused(source), 0.5, law, source == LAST_TEST)
         if source != LAST_TEST:
-            yield Bet(f"uses the noise of {source} again", 0.5, partial(_from_whole_rows, name=source), False)
-    yield Bet("tests a loop with one number", 0.5, partial(_same_numbers, source=THIS_LOOP, order="id"))
+            yield Bet(faults.NoiseReused(source), 0.5, partial(_from_whole_rows, name=source), False)
+    yield Bet(faults.ONE_NUMBER_A_LOOP, 0.5, partial(_same_numbers, source=THIS_LOOP, order="id"))
 
 
 def _stages() -> Iterator[Bet]:
-    for name, share, law in (*_DRAFTS, ("drafts any token", 0.01, lambda v: _normalised(v.p > 0))):
-        yield Bet(name, share, partial(_pick, law=law), place=PICKS)
+    for name, share, law in (*_DRAFTS, (faults.DRAFTS_ANY, 0.01, lambda v: _normalised(v.p > 0))):
+        yield Bet(name, share, partial(_pick, law=law), place=faults.PICKS)
     for least in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5):  # above a half it is the most probable token alone
         drafted = partial(_drafts_above, least=least)
-        yield Bet(LEAVES_OUT_DRAWN, 0.9, partial(_pick, law=drafted), place=PICKS)
+        yield Bet(faults.LEAVES_OUT_DRAWN, 0.9, partial(_pick, law=drafted), place=faults.PICKS)
     for order, source in product(ORDERS, (BEFORE, LOOP, "text 1 before")):
         again = partial(_picked_again, source=source, order=order)
-        yield Bet(f"uses the numbers of {source} again", 0.5, partial(_pick, law=again), place=PICKS)
+        yield Bet(NumbersReused(source), 0.5, partial(_pick, law=again), place=faults.PICKS)
     for name, share, test in _TESTS:
-        yield Bet(name, share, partial(_test, law=test), place=TESTS)
+        yield Bet(name, share, partial(_test, law=test), place=faults.TESTS)
     for order, upper in product(ORDERS, (False, True)):
         test = partial(_tested_by_pick, order=order, upper=upper)
-        yield Bet("picks and tests with one number", 0.8, partial(_test, law=test), place=TESTS)
+        yield Bet(faults.PICK_IS_TEST, 0.8, partial(_test, law=test), place=faults.TESTS)
     for name, rest in _REPLACES:
-        yield Bet(name, 0.5, partial(_replacement, law=rest), place=REPLACED)
+        yield Bet(name, 0.5, partial(_replacement, law=rest), place=faults.REPLACED)
     for order in ORDERS:
-        for name, by_number in (("tests", _replaced_by_test), ("picks", _replaced_by_pick)):
+        for name, by_number in (
+            (faults.TEST_IS_CORRECTION, _replaced_by_test),
+            (faults.PICK_IS_CORRECTION, _replaced_by_pick),
+        ):
             rest = partial(by_number, order=order)
-            yield Bet(
-                f"{name} and corrects with one number", 0.8, partial(_replacement, law=rest), place=REPLACED
-            )
+            yield Bet(name, 0.8, partial(_replacement, law=rest), place=faults.REPLACED)
 
 
 BETS, DRAFTED = tuple(_texts()), tuple(_stages())

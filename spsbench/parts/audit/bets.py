@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from spsbench.base import Bools, Floats, Ints, Processing
+from spsbench.base.messages import Message
 from spsbench.decode import warp, with_history
 from spsbench.engines import Reading
 from spsbench.parts.audit.bet_table import (
@@ -20,10 +21,8 @@ from spsbench.parts.audit.bet_table import (
     BETS,
     DRAFTED,
     LAST_TEST,
-    LEAVES_OUT_STOPS,
     LOOP,
     ORDERS,
-    PENALISES_TWICE,
     TEXTS,
     THIS_LOOP,
     TINY,
@@ -33,7 +32,8 @@ from spsbench.parts.audit.bet_table import (
     View,
     acceptance,
 )
-from spsbench.parts.audit.rare import ANY, BEFORE_ROW, OTHER_ROW, OTHER_TEXT, Neighbour, OtherRows, Rare
+from spsbench.parts.audit.messages import faults
+from spsbench.parts.audit.rare import Neighbour, OtherRows, Rare
 from spsbench.parts.external.engine import add_up
 from spsbench.report import EVERY
 from spsbench.store import RareShares
@@ -47,14 +47,16 @@ def _from(start: int, v: View) -> Bools:
 
 _PLACES: dict[str, Callable[[View], Bools]] = {
     EVERY: lambda v: np.arange(len(v.x)) >= 0,
-    "the first token of a text": lambda v: np.arange(len(v.x)) == 0,
-    **{f"tokens from the {start}th on": partial(_from, start) for start in STARTS},
-    "the first token of a loop": lambda v: v.index == 0,
-    "tokens after accepted ones": lambda v: (v.index > 0) & ~v.whole,
-    "the token after a whole draft": lambda v: v.whole,
-    "the first loop": lambda v: (np.cumsum(v.index == 0) == 1) & (v.index >= 0),
+    faults.FIRST_OF_TEXT: lambda v: np.arange(len(v.x)) == 0,
+    **{str(faults.TokensFrom(start)): partial(_from, start) for start in STARTS},
+    faults.FIRST_OF_LOOP: lambda v: v.index == 0,
+    faults.AFTER_ACCEPTED: lambda v: (v.index > 0) & ~v.whole,
+    faults.AFTER_WHOLE_DRAFT: lambda v: v.whole,
+    faults.FIRST_LOOP: lambda v: (np.cumsum(v.index == 0) == 1) & (v.index >= 0),
 }
 """Of each place, where in a text it is."""
+
+_OF_WHOLE_ROWS = (faults.ANY, faults.BEFORE_ROW, faults.OTHER_ROW, faults.OTHER_TEXT)
 
 _EVERYWHERE = 0.4
 """Weight of the bets on every token; the places share the rest."""
@@ -146,7 +148,7 @@ class Bets:
         self.rare = Rare()
         placed = [(bet.name, place) for bet in self._bets for place in _PLACES]
         of_drafts = [(bet.name, bet.place) for bet in DRAFTED if k != 0 and modified]
-        self._stakes = [*placed, *of_drafts, ("writes earlier texts again", EVERY)]
+        self._stakes = [*placed, *of_drafts, (faults.COPIES, EVERY)]
         place = np.full(len(_PLACES), (1 - _EVERYWHERE) / (len(_PLACES) - 1))
         place[0] = _EVERYWHERE
         left = 1 - _COPIES - (_DRAFTED if of_drafts else 0.0)
@@ -176,7 +178,7 @@ class Bets:
         sums = [(_logs(self._bets, view, there) @ places.T).ravel()]
         if self._k != 0 and self._modified:
             sums.append(_logs(DRAFTED, view, there).sum(-1))
-        sums.append(np.array([self._copied(prompt, tokens, view.own, there)]))
+        sums.append(np.array([self._copy_log_e(prompt, tokens, view.own, there)]))
         text = np.concatenate(sums)  # of each stake, which is bet in all three ways: see the weights
         self._count += 1
         self._sums[0] += text
@@ -198,7 +200,7 @@ class Bets:
     def leading(self) -> tuple[str, str | None]:
         """Return the place that gives the e-value, and the fault if one bet has most of the evidence."""
         places: dict[str, float] = defaultdict(lambda: -math.inf)
-        laws: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
+        laws: dict[tuple[str, Message | str], float] = defaultdict(lambda: -math.inf)
         for (name, place), wealth in zip(
             self._stakes, np.logaddexp.reduce(self._wealth(), axis=0), strict=True
         ):
@@ -208,7 +210,7 @@ class Bets:
         if self.rare.log_e + math.log(RARELY) > places[where] + math.log(1 - RARELY):
             return self.rare.leading()
         best = max((key for key in laws if key[0] == where), key=lambda key: laws[key])
-        return where, best[1] if laws[best] - places[where] > math.log(_CLEAR) else None
+        return where, str(best[1]) if laws[best] - places[where] > math.log(_CLEAR) else None
 
     def rare_shares(
         self, read: Callable[[int, Sequence[int] | None], Floats], needed: float, *, exact: bool
@@ -269,16 +271,17 @@ class Bets:
             raw = reading.draft_logits.double().softmax(-1).numpy()
         x = np.asarray(tokens, dtype=np.int64)
         support = others.support * 1.0
-        ratios = self._ratios(prompt, x, others, index)
-        ratios[PENALISES_TWICE] = _penalised_twice(reading, x, q, index)
+        ratios = self._whole_row_ratios(prompt, x, others, index)
+        ratios[faults.PENALISES_TWICE] = _penalised_twice(reading, x, q, index)
         if q.shape[-1] > _WIDEST:
             (x, tested), (q, p, raw) = _probable_columns((x, tested), (q, p, raw))
         view = View(x, q, p, raw, index, kind, tested, self._k or 0, self._temperature, support, ratios)
         view.numbers = self._numbers(view)
         return view
 
-    def _ratios(self, prompt: tuple[int, ...], x: Ints, others: OtherRows, index: Ints) -> dict[str, Floats]:
-        """Return ratios of laws that depend on whole rows and on the tokens before."""
+    def _whole_row_ratios(
+        self, prompt: tuple[int, ...], x: Ints, others: OtherRows, index: Ints
+    ) -> dict[str, Floats]:
         q, every = others.q, np.arange(len(x))
         seen = np.zeros((len(x), q.shape[-1]), dtype=bool)
         seen[:, list(prompt)] = True
@@ -289,18 +292,18 @@ class Bets:
         stops = np.isin(x, self._stop_ids)
         stop = np.minimum(q[:, self._stop_ids].sum(-1), 1 - 1e-12)
         ratios = {
-            **{name: others.ratios(name, x) for name in (ANY, BEFORE_ROW, OTHER_ROW, OTHER_TEXT)},
-            LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
-            "shuns tokens that are there": tilted(there, mass, 0.5),
-            "repeats tokens that are there": tilted(there, mass, 2.0),
+            **{name: others.ratios(name, x) for name in _OF_WHOLE_ROWS},
+            faults.LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
+            faults.SHUNS_PRESENT: tilted(there, mass, 0.5),
+            faults.REPEATS_PRESENT: tilted(there, mass, 2.0),
         }
-        for source, ids in self._references(x, index):
+        for source, ids in self._reused_tokens(x, index):
             known = ids >= 0
             ratios[source] = tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
         return ratios
 
-    def _references(self, x: Ints, index: Ints) -> Iterator[tuple[str, Ints]]:
-        """Return (source, [n] the token that each number drew at its source; -1 for none)."""
+    def _reused_tokens(self, x: Ints, index: Ints) -> Iterator[tuple[str, Ints]]:
+        """(source, [n] the token that each number drew there; -1 for none)."""
         yield BEFORE, np.concatenate([[-1], x[:-1]])
         latest: dict[int, int] = {}
         earlier = np.full(len(x), -1)
@@ -345,11 +348,8 @@ class Bets:
                 low = min(low, passed[t])
         return numbers
 
-    def _copied(self, prompt: tuple[int, ...], tokens: Sequence[int], own: Floats, there: Bools) -> float:
-        """Return the log e-value of one text against its being an earlier one of its prompt.
-
-        The text may also begin like the earlier one.
-        """
+    def _copy_log_e(self, prompt: tuple[int, ...], tokens: Sequence[int], own: Floats, there: Bools) -> float:
+        """Of a text against an earlier one of its prompt, or one that begins like it."""
         earlier = self._texts[prompt]
         return math.log(1 - _COPIED + _COPIED * copied(earlier, tokens, own, there)) if earlier else 0.0
 
@@ -407,7 +407,7 @@ def _logs(bets: Sequence[Bet], view: View, there: Bools) -> Floats:
 
 
 def _intersection(known: Floats | None, own: Floats) -> Floats:
-    """Return what two intervals share; the later one where they share nothing."""
+    """The later interval where they share nothing."""
     if known is None:
         return own
     low = max(known[0], own[0])
@@ -428,10 +428,7 @@ def _intervals(v: View, order: str) -> Floats:
 
 
 def _slots(v: View) -> list[tuple[int, int]]:
-    """Return each token's loop, and which of the loop's numbers drew it.
-
-    That is the number of its place there, or the final one.
-    """
+    """Each token's loop, and which of its numbers drew it: that of the token's place, or the final one."""
     slots = np.where(np.isin(v.kind, ["b", "c"]), _FINAL, v.index)
     return list(zip(np.cumsum(v.index == 0).tolist(), slots.tolist(), strict=True))
 

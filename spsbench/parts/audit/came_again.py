@@ -18,8 +18,10 @@ from torch import Tensor
 from spsbench.base import Answer, Ask, SamplingParams
 from spsbench.engines import own_entries
 from spsbench.parts.audit.free_evidence import MOST
+from spsbench.parts.audit.messages import evidence as messages
 from spsbench.parts.external.engine import sampling_of
 from spsbench.parts.verify.effort import Finding, skipped
+from spsbench.parts.verify.messages import Numbers
 
 TEST: Final = "again"
 """The finding's name."""
@@ -41,8 +43,8 @@ def _shared(prompt: Sequence[int]) -> int:
     return max(1, int(_SHARED * len(prompt)))
 
 
-def _otherwise(once: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return what begins as a prompt does and ends as another one, or begins, where a template ends both."""
+def _other_end(once: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """A prompt's beginning with another one's end, or its beginning where a template ends both."""
     cut = _shared(once)
     left = len(once) - cut
     ends = (other[-left:], other[:left], once[cut:][::-1])
@@ -61,7 +63,7 @@ def rounds(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int =
     long = [tuple(each[1:][-_LONGEST:]) for each in prompts if len(each) > _LEAST]
     distinct = [*dict.fromkeys(long)]
     for number, once in enumerate(distinct[: count // TURNS]):
-        between = _otherwise(once, distinct[number - 1])
+        between = _other_end(once, distinct[number - 1])
         if between is None:
             continue
         asks += [replace(short, prompt_ids=list(prompt)) for prompt in (once, between, once)]
@@ -97,20 +99,12 @@ class CameAgain:
 
     def finding(self) -> Finding:
         if not self._first or not self._later:
-            return skipped(TEST, "No greedy request came again behind another.")
+            return skipped(TEST, messages.NOTHING_REPEATED)
         if max(self._first) > self._slack:
-            return skipped(TEST, "Greedy requests that come first do not get the target's best tokens.")
+            return skipped(TEST, messages.FIRST_WRONG)
         wrong = sum(below > self._slack for below in self._later)
         if wrong and self._chance > _DRAWN:
-            return skipped(
-                TEST, "Greedy requests that come first may have been drawn: their texts are too certain."
-            )
-        sentence = f"{len(self._later)} greedy requests that begin as an earlier one does are right"
-        if wrong:
-            sentence = (
-                f"{wrong} of {len(self._later)} greedy requests that begin as an earlier one does are wrong, "
-                "and no first one is: what was kept of another request answers them"
-            )
-        numbers: dict[str, float | int | str | None] = {"later": len(self._later), "wrong": wrong}
-        numbers["logits_below_best"] = max(self._later)
-        return Finding(TEST, not wrong, f"{sentence}.", f"{self._slack:g} of a logit", numbers)
+            return skipped(TEST, messages.FIRST_TOO_CERTAIN)
+        repeats = messages.GreedyRepeats(len(self._later), wrong)
+        numbers = Numbers(later=repeats.later, wrong=wrong, logits_below_best=max(self._later))
+        return Finding(TEST, not wrong, repeats, f"{self._slack:g} of a logit", numbers)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from spsbench.base import GateFailed, UsageError, results_dir
 from spsbench.cli import asks, present, read_material, say, values
+from spsbench.parts.audit.messages.engines import CHECKING
+from spsbench.parts.audit.messages.protocol import FOLLOWS_PROTOCOL
 from spsbench.parts.audit.options import AuditOptions
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     (k, *_) = values.lookaheads(wanted.k or "4")
     threads = values.threads(wanted.threads)
     settings = read_material(wanted, limit=str(_CONFORMANCE_PROMPTS), template_arg=None)
-    say("Checking prompts, models and engine", quiet=wanted.quiet)
+    say(CHECKING, quiet=wanted.quiet)
     from spsbench.parts.audit.conformance import EngineUnderTest, conformance
     from spsbench.parts.audit.course import material_for, subject_of
     from spsbench.report import Table, left
@@ -74,12 +75,9 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
         finally:
             peer.close()
     columns = [left("setting"), left("test"), left("verdict"), left("found", whole=False)]
-    every = [(name, each) for name, all_ in findings_of.items() for each in all_]
+    every = [(name, each) for name, findings in findings_of.items() for each in findings]
     present(
-        lambda: {
-            name: [asdict(each) | {"verdict": each.verdict} for each in all_]
-            for name, all_ in findings_of.items()
-        },
+        lambda: {name: [each.record() for each in findings] for name, findings in findings_of.items()},
         lambda: Table(columns, [[name, f.test, f.verdict, f.found] for name, f in every]).as_rich(),
         json=wanted.json,
         quiet=wanted.quiet,
@@ -87,4 +85,4 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     failed = [f"{each.test} ({name})" for name, each in every if not each.passed]
     if failed:
         raise GateFailed(f"it does not follow the protocol: {', '.join(failed)}.", flag="--engine")
-    say("It follows the protocol. Whether its texts follow the target: spsbench audit.", quiet=wanted.quiet)
+    say(FOLLOWS_PROTOCOL, quiet=wanted.quiet)

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSettings:
-    """Return the models' settings for a file's texts, once everything typed is known to be possible."""
+    """The models' settings, once everything typed is known to be possible."""
     values.sampling(wanted)
     here, _ = _dtypes(wanted)
-    settings = resolve_material(_models(wanted) | {"device": wanted.device, "dtype": here})
-    values.readable(path, flag, "Name a file of JSON lines.")
+    settings = resolve_material(_models_typed(wanted) | {"device": wanted.device, "dtype": here})
+    values.readable(path, flag, remedy="Name a file of JSON lines.")
     return settings
 
 
 def _dtypes(wanted: AuditOptions) -> tuple[str, str | None]:
-    """Return the dtype to compute in here, and that of the engine that wrote the texts, if it was typed."""
+    """The dtype to compute in here, and that of the engine that wrote the texts, if it was typed."""
     named = Spec.parse(wanted.dtype or "auto")
     here = values.float_dtype(named.name, "--dtype")
     written = None
@@ -49,15 +49,14 @@ def _dtypes(wanted: AuditOptions) -> tuple[str, str | None]:
     return here, written
 
 
-def _models(wanted: AuditOptions) -> dict[str, str | None]:
-    """Return which models were typed."""
+def _models_typed(wanted: AuditOptions) -> dict[str, str | None]:
     return {"pair": wanted.pair, "target": wanted.target, "draft": wanted.draft}
 
 
 def _reader_of(
     path: Path, settings: MaterialSettings, wanted: AuditOptions
 ) -> tuple[list[ModelSource], Reader, torch.dtype | None]:
-    """Return the models, not loaded yet, a reader of the file's lines and the writing engine's dtype."""
+    """The models, not loaded yet, a reader of the file's lines and the writing engine's dtype."""
     say(f"Checking {path} and the models", quiet=wanted.quiet)
     alone = wanted.draft is None and wanted.target is not None
     sources, size, window = _sources(settings, alone=alone)
@@ -93,7 +92,7 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
     from spsbench.parts.audit.free_evidence import COARSE, FreeEvidence
     from spsbench.runner import Audit
 
-    audit = Audit(models[0], models[1] if len(models) > 1 else None, written_dtype, seed)
+    audit = Audit(*models, written_dtype, seed)
     coarse = written_dtype is not None and written_dtype.itemsize < 4
     free = FreeEvidence(None, slack=COARSE if coarse else None, drawn=False)
     with watching(quiet=quiet, moving=True) as watcher:
@@ -117,7 +116,7 @@ def _empty(path: Path) -> UsageError:
 
 def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOptions) -> None:
     """Score the texts of evidence again, with weights chosen here and not by the auditor."""
-    quiet, models = wanted.quiet, _models(wanted)
+    quiet, models = wanted.quiet, _models_typed(wanted)
     how = ("temperature", "top_p", "top_k", "process")
     if any(getattr(wanted, name) is not None for name in how):
         raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
@@ -132,6 +131,7 @@ def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOption
     settings = resolve_material(models | {"dtype": "float32", "device": wanted.device})
     say(f"Checking {path} and the weights", quiet=quiet)
     from spsbench.parts.audit import evidence_file
+    from spsbench.parts.audit.messages.texts import ScoredAgain
 
     sources, size, _ = _sources(settings, alone=False)
     for source, hashes, flag in zip(sources, header.weights, ("--target", "--draft"), strict=True):
@@ -139,17 +139,18 @@ def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOption
             why = f"{source.name} has other weights than {path} was written with."
             raise UsageError(why, flag=flag, remedy=f"Name the same: {', '.join(hashes) or 'none known'}.")
     target, draft = _load(sources, size, settings)
+    assert draft is not None
     bound = header.effort.bound
     paths = evidence_file.Paths(watch(header.effort, quiet=quiet))
     rows = list(evidence_file.scored_again(header, texts, sources, (target, draft), paths))
     wrong, most = evidence_file.differences(header, rows, paths)
     if wrong:
-        raise GateFailed(f"scored again, {path} says otherwise: {'; '.join(wrong)}.", flag="SAMPLES")
+        why = "; ".join(map(str, wrong))
+        raise GateFailed(f"scored again, {path} says otherwise: {why}.", flag="SAMPLES")
     gone = evidence_file.missing(texts)
     facts = {"rows": [row.facts() for row in rows], "log10_e_apart": most, "missing": gone}
-    lost = f" {gone} requests have no text: they failed, or were taken out." if gone else ""
-    same = f"Scored again: the same verdicts, log10 e-values within {max(most, 1e-4):.2g}.{lost}"
-    print_rows(rows, f"{sources[0].name}, {path.name}", bound, facts, wanted, [same])
+    again = str(ScoredAgain(most, gone))
+    print_rows(rows, f"{sources[0].name}, {path.name}", bound, facts, wanted, [again])
     conclude(rows, bound, None)
 
 
@@ -170,6 +171,7 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
     sources, reader, written_dtype = _reader_of(path, settings, wanted)
     from spsbench.cli import continued_by, typed
     from spsbench.parts.audit.follow import Follower, State
+    from spsbench.parts.audit.messages.texts import AlarmRaised, Following, WebhookFailed
     from spsbench.report import Table, left
 
     kept = (wanted.out or path.parent) / f"{path.name}.audit.json"
@@ -184,37 +186,33 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
     state = State.read(kept, subject)
     alarms = list[str]()
     continued_by(typed)
-    target, *drafts = _load(sources, reader.vocab_size, settings)
-    models = target, drafts[0] if drafts else None
-    say(f"Following {path}, 1 request in {every}; {_FALSE_ALARMS}. State: {kept}.", quiet=quiet)
+    models = _load(sources, reader.vocab_size, settings)
+    say(str(Following(path, every, kept)), quiet=quiet)
 
     def tell(finding: dict[str, Any]) -> bool:
         alarms[:] = [finding["why"]]  # the last: there may be many
-        say(f"ALARM at line {finding['line']}: {finding['why']}.", quiet=quiet)
+        say(str(AlarmRaised(finding["line"], finding["why"])), quiet=quiet)
         if url is not None:
             why = _delivery_failure(url, finding, min(_WEBHOOK_S, until_s - time.monotonic()))
             if why is not None:
-                say(f"The webhook failed ({why}).", quiet=quiet)
+                say(str(WebhookFailed(why)), quiet=quiet)
         return url is not None
 
     until_s = time.monotonic() + budget_s
     try:
         Follower(path, kept, state, reader, models, every, written_dtype).run(until_s, tell)
     finally:  # an interruption, too, says what is known
-        table = Table([left(whole=True), left()], _followed(state))
+        table = Table([left(whole=True), left()], _log_lines(state))
         present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=wanted.json, quiet=quiet)
     if alarms:
         raise GateFailed(f"not distributed as {sources[0].name} says: {'; '.join(alarms)}.", flag="--follow")
 
 
-_FALSE_ALARMS = (
-    "a right server raises an alarm at most once a year on average, within a day with 0.4% at most"
-)
 _WEBHOOK_S = 10.0
 
 
 def _delivery_failure(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
-    """Return why a finding was not delivered, None if it was; never takes longer than ``limit_s``."""
+    """Why a finding was not delivered; takes no longer than ``limit_s``."""
     import threading
 
     import requests
@@ -237,63 +235,60 @@ def _delivery_failure(url: str, finding: Mapping[str, Any], limit_s: float) -> s
     return failed[0]
 
 
-def _followed(state: State) -> list[tuple[str, str]]:
-    """Return what is known while a log is followed, as lines for the screen."""
+def _log_lines(state: State) -> list[tuple[str, str]]:
+    from spsbench.parts.audit.messages.texts import LinesRead, RateUnknown
+
     rate = state.texts_a_day
     lead = state.detector.leading
     unread = state.garbage
-    warning = f"{state.retokenised} texts came without ids: the rate of false alarms does not hold for them"
     lines = {
-        "lines": f"{state.lines} in {state.files} files, {state.skipped} not chosen or empty",
+        "lines": LinesRead(state.lines, state.files, state.skipped),
         "not judged": f"{unread}, the last: {state.last_garbage}" if unread else None,
         "re-scored": f"{state.texts} texts, {state.tokens} tokens" + (f", {rate:.0f} a day" if rate else ""),
-        "warning": warning if state.retokenised else None,
+        "warning": RateUnknown(state.retokenised) if state.retokenised else None,
         "impossible": f"{state.impossible} tokens of probability 0",
         "evidence": f"{state.detector.years:.2g}; alarm at 1",
         "most of it": f"{lead['why']}: 10^{lead['log10_e']:z.1f} since text {lead['since_text']}"
         if lead
         else None,
-        "alarms": str(state.alarms),
+        "alarms": state.alarms,
     }
-    return [(name, text) for name, text in lines.items() if text is not None]
+    return [(name, str(text)) for name, text in lines.items() if text is not None]
 
 
 def _show(audit: Audit, free: FreeEvidence, names: list[str], wanted: Common) -> None:
     """Print the verdict on a file's texts, or all facts as JSON."""
-    from spsbench.report import Table, bound, left
-    from spsbench.stats import ALARM, NO_EVIDENCE, bounds, leakage_bound
+    from spsbench.parts.audit.messages.texts import Consistent, NoEvidence
+    from spsbench.report import Table, left
+    from spsbench.stats import ALARM, NO_EVIDENCE, leakage_bound
 
     facts = audit.judged()
     beside = [finding for finding in free.findings() if not finding.unjudged]
     named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
     present(
-        lambda: named | facts | {"free": [asdict(each) for each in beside]},
+        lambda: named | facts | {"free": [each.record() for each in beside]},
         lambda: Table(
-            [left(whole=True), left()], [*_lines(facts), *((each.test, each.found) for each in beside)]
+            [left(whole=True), left()], [*_file_lines(facts), *((each.test, each.found) for each in beside)]
         ).as_rich(),
         json=wanted.json,
         quiet=wanted.quiet,
     )
-    reasons = "; ".join(facts["reasons"])
+    reasons = facts["reasons"]
     if facts["verdict"] == ALARM:
-        raise GateFailed(f"not distributed as {names[0]} says: {reasons}.", flag="SAMPLES")
+        raise GateFailed(f"not distributed as {names[0]} says: {'; '.join(reasons)}.", flag="SAMPLES")
     wrong = [each.found for each in beside if not each.passed]
     if wrong:
         raise GateFailed(f"wrong beside the law of the texts: {' '.join(wrong)}", flag="SAMPLES")
     if facts["verdict"] == NO_EVIDENCE:
-        say(f"No evidence either way: {reasons}.", quiet=wanted.quiet)
+        say(str(NoEvidence(reasons)), quiet=wanted.quiet)
         return
-    tail = f" ({reasons})" if reasons else ""
-    limit = leakage_bound(facts)
-    more = f": no sign of a leak above {bound(limit)}" if bounds(limit) else ""
-    if len(names) == 1 and not facts["greedy"]:
-        more = "; no bound on a leak without --draft"
-    say(f"Consistent with {names[0]}{more}{tail}.", quiet=wanted.quiet)
+    unbounded = len(names) == 1 and not facts["greedy"]
+    say(str(Consistent(names[0], leakage_bound(facts), unbounded, reasons)), quiet=wanted.quiet)
 
 
-def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts on a file's texts as (name, value) lines."""
-    from spsbench.parts.verify.outputs import at_most
+def _file_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from spsbench.parts.audit.messages.texts import ImpossibleTokens, Informative, OtherTokens, Sharpness
+    from spsbench.parts.verify.messages import at_most
     from spsbench.report import worded
     from spsbench.stats import leakage_bound
 
@@ -302,36 +297,23 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts[name] for name in ("leakage", "log_score", "transform", "retokenised")
     )
     interval = leak and f"[{leak['low']:.2%}, {leak['high']:.2%}]"
-    warning = f"{unsure} texts came without ids: the engine's own tokens may differ"
     lines = {
         "texts": f"{facts['texts']} of {facts['prompts']} prompts, {facts['tokens']} tokens",
         "drawn with": kinds,
-        "warning": warning if unsure else None,
-        "informative": f"{facts['positions']} positions with more than one possible token",
-        "impossible": _impossible(facts),
+        "warning": OtherTokens(unsure) if unsure else None,
+        "informative": Informative(facts["positions"]),
+        "impossible": ImpossibleTokens(facts["impossible"], facts["edge"], facts["first_impossible"]),
         "leakage": leak and f"{leak['estimate']:.2%} {interval}, {at_most(leak['bound'])}",
-        "log-score": score
-        and f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target",
+        "log-score": score and Sharpness(score["z"], score["p_value"]),
         "transform": cells and f"p {cells['p_value']:.2g}",
         "e-value": f"10^{facts['log10_e_value']:z.1f}; alarm at 10^3",
         "verdict": worded(facts["verdict"], leakage_bound(facts)),
     }
-    return [(name, text) for name, text in lines.items() if text is not None]
-
-
-def _impossible(facts: Mapping[str, Any]) -> str:
-    text = f"{facts['impossible']} tokens of probability 0; {facts['edge']} only by rounding"
-    first = facts["first_impossible"]
-    if first is None:
-        return text
-    return (
-        f"{text}; the first: line {first['line']}, token {first['index']} of the completion "
-        f"(id {first['token_id']}), {first['gap']:.3g} below the best logit"
-    )
+    return [(name, str(text)) for name, text in lines.items() if text is not None]
 
 
 def _sources(settings: MaterialSettings, *, alone: bool) -> tuple[list[ModelSource], int, int]:
-    """Return target and, unless it is alone, draft; the logits they share and the shorter window."""
+    """Target and, unless it is alone, draft; the logits they share and the shorter window."""
     from spsbench.models import context_window, find, find_pair, text_config
 
     if alone:
@@ -341,16 +323,18 @@ def _sources(settings: MaterialSettings, *, alone: bool) -> tuple[list[ModelSour
     return [both.target, both.draft], both.vocab_size, both.context_window
 
 
-def _load(sources: list[ModelSource], size: int, settings: MaterialSettings) -> list[CausalLM]:
+def _load(
+    sources: list[ModelSource], size: int, settings: MaterialSettings
+) -> tuple[CausalLM, CausalLM | None]:
     from spsbench.config import TORCH
     from spsbench.models import load, require_memory, resolve_device
 
     device = resolve_device(settings.device)
     dtype = settings.dtypes[0]
-    require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
-    models: list[CausalLM] = []
+    target, draft = sources[0], sources[1] if len(sources) > 1 else None
+    require_memory(target, draft, (dtype, dtype), device, TORCH)
     # The reference forward: an auditor that shares code with the engine would share its faults.
-    for source, flag in zip(sources, ("--target", "--draft"), strict=False):
-        under = models[0] if models else None
-        models.append(load(source, dtype, device, size, flag, TORCH, target=under))
-    return models
+    model = load(target, dtype, device, size, "--target", TORCH)
+    if draft is None:
+        return model, None
+    return model, load(draft, dtype, device, size, "--draft", TORCH, target=model)

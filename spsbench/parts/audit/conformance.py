@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spsbench.base import SamplingParams, protocol
+from spsbench.base.messages import Message
 from spsbench.engines import teacher_force
 from spsbench.models import CausalLM
+from spsbench.parts.audit.messages import protocol as messages
 from spsbench.parts.verify.effort import Finding, skipped
 
 _GREEDY = protocol.Sampling(greedy=True)
@@ -37,7 +39,7 @@ class EngineUnderTest:
         return protocol.checked(self.peer.generate(ask), ask, self.target.vocab_size)
 
 
-TestOutcome = tuple[bool | None, str]
+TestOutcome = tuple[bool | None, Message | str]
 """Whether it passed, None if it does not apply; and what was found."""
 
 
@@ -48,17 +50,14 @@ def conformance(engine: EngineUnderTest) -> Iterator[Finding]:
     except protocol.PeerGone as error:
         yield Finding("describe", False, str(error), "")
         return
-    silent = [name for name in protocol.SETTINGS if described.settings.get(name) is None]
-    answer = f"{described.engine} {described.version}"
-    if silent:
-        answer += f"; does not report {', '.join(silent)}"
-    if described.drafting is not None:
-        answer += f"; its drafts end by {described.drafting.described}"
-    size = engine.target.vocab_size
-    fits = described.vocab_size is None or described.vocab_size >= size
-    if not fits:
-        answer += f"; {described.vocab_size} logits, and the target has {size}"
-    yield Finding("describe", fits, answer, "an engine of another vocabulary")
+    size, own_size = engine.target.vocab_size, described.vocab_size
+    message = messages.Describes(
+        f"{described.engine} {described.version}",
+        [name for name in protocol.SETTINGS if described.settings.get(name) is None],
+        None if described.drafting is None else described.drafting.described,
+        None if own_size is None or own_size >= size else (own_size, size),
+    )
+    yield Finding("describe", message.logits is None, message, messages.OTHER_VOCABULARY)
     for name, (test, bounds) in TESTS.items():
         try:
             passed, answer = test(engine)
@@ -71,13 +70,13 @@ def conformance(engine: EngineUnderTest) -> Iterator[Finding]:
 def _valid(engine: EngineUnderTest) -> TestOutcome:
     answers = [engine.answer(i, protocol.Sampling(), seed=i) for i in range(len(engine.prompts))]
     tokens = sum(len(answer.output_ids) for answer in answers)
-    return tokens > 0, f"{len(answers)} sampled texts of {tokens} tokens"
+    return tokens > 0, messages.SampledTexts(len(answers), tokens)
 
 
 def _length(engine: EngineUnderTest) -> TestOutcome:
     lengths = [len(engine.answer(0, protocol.Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
     fits = all(length <= most for length, most in zip(lengths, (1, 2, 7), strict=True))
-    return fits, f"{lengths} tokens where 1, 2 and 7 were asked for"
+    return fits, messages.Lengths(lengths)
 
 
 def _stop(engine: EngineUnderTest) -> TestOutcome:
@@ -85,11 +84,10 @@ def _stop(engine: EngineUnderTest) -> TestOutcome:
     ids = engine.answer(0, _GREEDY).output_ids
     place = next((i for i, token in enumerate(ids) if i > 0 and token not in ids[:i]), None)
     if place is None:
-        return None, "the greedy text repeats one token"
+        return None, messages.ONE_TOKEN
     answer = engine.answer(0, _GREEDY, stop_ids=[ids[place]])
     fits = answer.finish == protocol.STOP and answer.output_ids == ids[: place + 1]
-    returned = f"{len(answer.output_ids)} ({answer.finish})"
-    return fits, f"asked to stop at token {place + 1}, it returned {returned}"
+    return fits, messages.Stopped(place + 1, len(answer.output_ids), answer.finish)
 
 
 def _greedy(engine: EngineUnderTest) -> TestOutcome:
@@ -100,51 +98,50 @@ def _greedy(engine: EngineUnderTest) -> TestOutcome:
         reading = teacher_force(engine.target, None, prompt, ids, SamplingParams(greedy=True))
         wrong += int(reading.impossible.sum())
         tokens += len(ids)
-    return not wrong, f"{wrong} of {tokens} tokens are not the target's best"
+    return not wrong, messages.GreedyTokens(wrong, tokens)
 
 
 def _seeds(engine: EngineUnderTest) -> TestOutcome:
     """Test that texts of several seeds at a high temperature differ."""
     drawn = [engine.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
     apart = len({tuple(ids) for ids in drawn[:3]}) > 1
-    again = "the same" if drawn[0] == drawn[3] else "another text"
-    return apart, f"three seeds {'differ' if apart else 'are the same'}; one seed twice: {again}"
+    return apart, messages.Seeds(apart, drawn[0] == drawn[3])
 
 
 def _statistics(engine: EngineUnderTest) -> TestOutcome:
     """Test that the reported counts add up."""
     answer = engine.answer(0, protocol.Sampling(), seed=7)
     names = ("loops", "drafted", "accepted", "accepted_per_loop")
-    reported = ", ".join(name for name in names if getattr(answer, name) is not None)
+    reported = [name for name in names if getattr(answer, name) is not None]
     drafting = engine.drafting or engine.peer.describe().drafting
     most = engine.k if drafting is None or drafting.n_max is None else drafting.n_max
     problems = list(_contradictions(answer, most))
-    return not problems, "; ".join(problems) or f"reports {reported or 'nothing about its loops'}"
+    return not problems, "; ".join(map(str, problems)) or messages.Counts(reported)
 
 
-def _contradictions(answer: protocol.Answer, most: int) -> Iterator[str]:
-    """Yield what cannot be, of loops that draft at most so many tokens."""
+def _contradictions(answer: protocol.Answer, most: int) -> Iterator[Message]:
+    """``most``: tokens that a loop drafts."""
     per_loop = answer.accepted_per_loop
     loops = answer.loops
     emitted = len(answer.output_ids)
     if answer.accepted is not None and answer.drafted is not None and answer.accepted > answer.drafted:
-        yield f"{answer.accepted} tokens accepted of {answer.drafted} drafted"
+        yield messages.AcceptedOfDrafted(answer.accepted, answer.drafted)
     if per_loop is not None and loops is not None and len(per_loop) != loops:
-        yield f"{len(per_loop)} loops in accepted_per_loop, and loops is {loops}"
+        yield messages.LoopsListed(len(per_loop), loops)
     if per_loop and most and max(per_loop) > most:
-        yield f"{max(per_loop)} tokens accepted in a loop of at most {most}"
+        yield messages.AcceptedInLoop(max(per_loop), most)
     if per_loop is not None and sum(per_loop) + len(per_loop) + 1 < emitted:
-        yield f"loops of {sum(per_loop) + len(per_loop)} tokens, and {emitted} were emitted"
+        yield messages.LoopTokens(sum(per_loop) + len(per_loop), emitted)
     if answer.decoded is not None and answer.decoded > emitted:
-        yield f"{answer.decoded} tokens decoded and {emitted} emitted"
+        yield messages.DecodedTokens(answer.decoded, emitted)
 
 
 TESTS: dict[str, tuple[Callable[[EngineUnderTest], TestOutcome], str]] = {
-    "generate": (_valid, "invalid answers"),
-    "length": (_length, "more than was asked for"),
-    "stop": (_stop, "stop tokens that are ignored or swallowed"),
-    "greedy": (_greedy, "another model, another prompt, a wrong greedy rule"),
-    "seeds": (_seeds, "a seed that is used again"),
-    "statistics": (_statistics, "counts that contradict each other"),
+    "generate": (_valid, messages.INVALID),
+    "length": (_length, messages.TOO_LONG),
+    "stop": (_stop, messages.STOPS_IGNORED),
+    "greedy": (_greedy, messages.NOT_GREEDY),
+    "seeds": (_seeds, messages.SEED_REUSED),
+    "statistics": (_statistics, messages.COUNTS_CONTRADICT),
 }
 """Each test after ``describe``, and what a pass excludes."""

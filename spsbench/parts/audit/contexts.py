@@ -26,7 +26,10 @@ from spsbench.base import Drafting, Floats, SamplingParams
 from spsbench.decode import warp
 from spsbench.models import CausalLM
 from spsbench.parts.audit.bet_table import TINY, cut_to
+from spsbench.parts.audit.messages import faults
+from spsbench.parts.audit.messages.evidence import TooFewToJudge, WithdrawnDrafts
 from spsbench.parts.verify.effort import Finding, skipped
+from spsbench.parts.verify.messages import Numbers
 
 THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
 """Of the draft's best probability, where the engine's own is not known."""
@@ -34,8 +37,6 @@ THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
 LEAST_WITHDRAWN: Final = 2
 """The least number of tokens that drafts must have, so that one that was drawn decides whether they stand."""
 
-WITHDRAWS = "withdraws drafts that stayed short"
-_AFTER, _FIRST = "the token after the expected first one", "the first token"
 _CUTS: Final = {"the draft's whole row": 0, "its ten best tokens": 10}
 """What a draft is drawn from and its best probability taken of, where it is not known; 0: nothing is cut."""
 
@@ -47,7 +48,6 @@ _FEWEST, _MOST = 4, 48  # tokens of a context, which is cut out of a prompt
 _DEPTH, _STRENGTHS = 3, (2.0, 20.0)
 _RULED_OUT: Final = math.log(20)
 _ENOUGH = 0.02  # nats a draw of a threshold, beyond which more is worth little
-_HUGE = 300.0  # a log is cut here
 _KNOWABLE = 10.0  # nats that the draws are expected to say of a threshold that is judged
 
 
@@ -222,7 +222,9 @@ def choose(
         for start in range(0, max(1, len(prompt) - _FEWEST), _MOST)
     )
     ends = {*stop_ids}
-    places = {each.ids: each for part in parts for each in _places(forks, part) if each.ids[-1] not in ends}
+    places = {
+        each.ids: each for part in parts for each in _expected_places(forks, part) if each.ids[-1] not in ends
+    }
     near = sorted(places.values(), reverse=True)[: max(_LEAST, _NEAR * count)]
     # Laws behind a context take forwards, so that only the most promising are enumerated.
     left = [(forks.of(place.ids).by_threshold(forks.thresholds), place) for place in near]
@@ -238,7 +240,7 @@ def choose(
         covered[turn % 2] = summed[best]
         ids = left[best][1].ids
         chosen.append(ids[:-1] if behind else ids)
-        left = [(nats, place) for nats, place in left if not _share_an_end(place.ids, ids)]
+        left = [(nats, place) for nats, place in left if not _begin_or_end_alike(place.ids, ids)]
     return chosen
 
 
@@ -257,14 +259,13 @@ class _Place(NamedTuple):
     expected: float
 
 
-def _share_an_end(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether one context begins as the other does, or both end alike."""
+def _begin_or_end_alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     n = min(len(one), len(other))
     return one[:n] == other[:n] or one[-_FEWEST:] == other[-_FEWEST:]
 
 
-def _places(forks: Forks, part: tuple[int, ...]) -> list[_Place]:
-    """Return the contexts in a part of a prompt whose last token the target expects."""
+def _expected_places(forks: Forks, part: tuple[int, ...]) -> list[_Place]:
+    """Those in a part of a prompt whose last token the target expects."""
     if len(part) <= _FEWEST:
         return []
     target, draft = forks.rows(part, last=len(part) - _FEWEST + 1)
@@ -341,10 +342,9 @@ class AtContexts:
         if laws.max() >= target.max() - math.log(1e3):  # frequencies fit whatever is drawn
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
             how, at = self._laws[int(number)]
-            few = f"of fewer than {self._forks.fewest} tokens"
-            law = f"{WITHDRAWS}: {few}, ended where nothing in {how} reaches {at:g}"
-            return (_AFTER, _FIRST)[int(where)], law
-        return f"token {int(target.max(1).argmax()) + 1} of the texts at the chosen contexts", None
+            place = (faults.AFTER_FIRST, faults.FIRST_TOKEN)[int(where)]
+            return place, str(faults.WithdrawnShort(how, at, self._forks.fewest))
+        return str(faults.ContextToken(int(target.max(1).argmax()) + 1)), None
 
     def finding(self, by_drafts: Mapping[float, float] | None = None) -> Finding:
         """Return which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable.
@@ -361,7 +361,7 @@ class AtContexts:
         ruled_out: dict[float, float] = {}  # the largest log e-value by threshold
         remaining: dict[float, float] = {}
         for threshold in self._forks.thresholds:
-            judged = {where: self._log_e_values(where, threshold) for where in places}
+            judged = {where: self._judged_log_es(where, threshold) for where in places}
             logs = [log_e for those in judged.values() for log_e in those]
             if (log_e := drafts.get(threshold, 0.0)) <= -_RULED_OUT:
                 ruled_out[threshold] = log_e
@@ -369,27 +369,18 @@ class AtContexts:
                 is_out = all(judged.values()) and max(logs) <= -_RULED_OUT
                 (ruled_out if is_out else remaining)[threshold] = max(logs)
         if not ruled_out and not remaining:
-            why = f"{self._draws.total()} texts are too few for what withdrawn drafts would change here"
-            return skipped("withdrawn", f"No threshold is judged: {why}.")
-        claim = f"That drafts of fewer than {self._forks.fewest} tokens are withdrawn"
-        parts = []
-        if ruled_out:
-            exponent = -max(ruled_out.values()) / math.log(10)
-            parts.append(f"ruled out at {_listed(ruled_out)}, by a factor of 10^{exponent:.1f} or more")
-        if remaining:
-            factor = math.exp(-min(max(remaining.values()), _HUGE))
-            probability = f"the target's law is {factor:.2g} times as probable, 20 are needed"
-            parts.append(f"not ruled out at {_listed(remaining)}: {probability}")
-        numbers: dict[str, float | int | str | None] = {
+            return skipped("withdrawn", TooFewToJudge(self._draws.total()))
+        numbers: Numbers = {
             "texts": self._draws.total(),
             "log10_most": max([*ruled_out.values(), *remaining.values()]) / math.log(10),
             "ruled_out": len(ruled_out),
             "left": len(remaining),
         }
-        return Finding("withdrawn", True, f"{claim} is {'; it is '.join(parts)}.", "10^-1.3", numbers)
+        message = WithdrawnDrafts(self._forks.fewest, ruled_out, remaining)
+        return Finding("withdrawn", True, message, "10^-1.3", numbers)
 
-    def _log_e_values(self, where: int, at: float) -> list[float]:
-        """Return the log e-values of a threshold's laws at a place, of those that the draws can judge."""
+    def _judged_log_es(self, where: int, at: float) -> list[float]:
+        """Of a threshold's laws at a place, of those that the draws can judge."""
         rows = zip(self._laws, self._stakes[where], self._expected[where], strict=True)
         return [float(log_e) for (_, threshold), log_e, nats in rows if threshold == at and nats >= _KNOWABLE]
 
@@ -397,7 +388,3 @@ class AtContexts:
         """Whether no withdrawn draft is left that these contexts could show; see ``finding``."""
         numbers = self.finding(by_drafts).numbers
         return bool(numbers.get("ruled_out")) and not numbers.get("left")
-
-
-def _listed(thresholds: Collection[float]) -> str:
-    return f"threshold{'s' * (len(thresholds) > 1)} {', '.join(f'{at:g}' for at in thresholds)}"

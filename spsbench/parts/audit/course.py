@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base import GateFailed, IncompleteError, UnavailableError, UsageError, make_folder, results_dir
 from spsbench.cli import Common, data_by_task, out, print_json, say
 from spsbench.config import ModelRef, model_name
+from spsbench.parts.audit.messages import engines as messages
 from spsbench.parts.audit.options import AuditOptions, settings_asked
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
 
     planned = settings_asked(wanted, kind)
     kind = planned.kind
-    limits = planned.limits
     caches = planned.caches
     weights = planned.weights
     from spsbench.cli import continued_by, typed
@@ -44,7 +44,7 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
     from spsbench.store import fresh_directory
 
     quiet = wanted.quiet
-    say("Checking prompts, models and engine", quiet=quiet)
+    say(messages.CHECKING, quiet=quiet)
     with data_by_task():
         material = material_for(planned.settings, wanted.engine or kind.name)
     tokenizer, size = material.tokenizer, material.source.vocab_size
@@ -66,11 +66,12 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
         say(f"Choosing {planned.contexts} contexts", quiet=quiet)
         subject = at_contexts(subject, bounds, planned.contexts, drafting)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
-    fewest = limits[1] if wanted.bound is None else 0
     effort = Effort(
-        *limits,
-        material.max_new_tokens,
-        fewest,
+        bound=planned.bound,
+        texts=planned.texts,
+        budget_s=planned.budget_s,
+        max_new_tokens=material.max_new_tokens,
+        fewest=planned.texts if wanted.bound is None else 0,
         shared_prefixes=bool(caches),
         probes=_PROBES,
         contexts=planned.contexts,
@@ -98,9 +99,9 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
         gone = str(error)
     if gone is not None and not course.rows:
         raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
-    course.give_evidence(subject)
+    course.give_evidence()
     if wanted.repro:
-        course.reproduce(subject)
+        course.reproduce()
     return course, gone
 
 
@@ -263,7 +264,7 @@ class Course:
         }
         write_json(self.folder / "audit.json", facts | ({} if self.repro is None else {"repro": self.repro}))
 
-    def give_evidence(self, subject: Subject) -> None:
+    def give_evidence(self) -> None:
         """Write the evidence file, if it was asked for."""
         from spsbench.parts.audit.evidence_file import write
 
@@ -271,34 +272,40 @@ class Course:
             source = self.material.source
             write(
                 path,
-                subject,
-                (source.target, source.draft),
-                self.effort,
-                self.request,
-                self.material.seed,
                 self.rows,
-                self.paths,
-                self.folder,
+                subject=self.subject,
+                sources=(source.target, source.draft),
+                effort=self.effort,
+                request=self.request,
+                seed=self.material.seed,
+                paths=self.paths,
+                folder=self.folder,
             )
-            say(f"What others check this with is in {path}: spsbench audit {path}.", quiet=self.wanted.quiet)
+            say(str(messages.EvidenceWritten(path)), quiet=self.wanted.quiet)
 
-    def reproduce(self, subject: Subject) -> None:
+    def reproduce(self) -> None:
         """Look for a context that shows the clearest alarm, if there is one and the engine still runs."""
         from spsbench.base import PeerGone
         from spsbench.parts.audit.repro import reproduce, reproducible
 
-        quiet, pair = self.wanted.quiet, self.material.pair
+        quiet = self.wanted.quiet
         row = reproducible(self.rows)
         if row is None:
-            say("No alarm, so there is nothing to reproduce.", quiet=quiet)
+            say(messages.NO_ALARM, quiet=quiet)
             return
-        say(f"Looking for a prompt that shows it: {row.setting.name}", quiet=quiet)
-        names = model_name(pair.target), model_name(pair.draft)
-        longest, seed = self.effort.max_new_tokens, self.material.seed
+        say(str(messages.Reproducing(row.setting.name)), quiet=quiet)
+        pair = self.material.pair
         try:
-            self.repro = reproduce(row, subject, names, longest, seed, self.folder)
+            self.repro = reproduce(
+                row,
+                self.subject,
+                self.folder,
+                names=(model_name(pair.target), model_name(pair.draft)),
+                max_new_tokens=self.effort.max_new_tokens,
+                seed=self.material.seed,
+            )
         except PeerGone as error:
-            say(f"No reproduction: {error}.", quiet=quiet)
+            say(str(messages.NotReproduced(error)), quiet=quiet)
         else:
             self.write()
 
@@ -313,7 +320,7 @@ class Course:
         title = f"{self.material.pair.name}, {self.material.label()}"
         print_rows(self.rows, title, self.effort.bound, facts, self.wanted, more)
         if not self.wanted.json:
-            say(f"Texts and audit.json are in {self.folder}.", quiet=self.wanted.quiet)
+            say(str(messages.TextsWritten(self.folder)), quiet=self.wanted.quiet)
 
 
 def print_rows(
@@ -349,8 +356,7 @@ def print_rows(
 
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
     """Raise what gives the exit code: an alarm comes before unclear or missing results."""
-    from spsbench.base import FLOAT32
-    from spsbench.parts.audit.engine_audit import CANNOT, PLAIN_TEXTS, UNDECIDED
+    from spsbench.parts.audit.engine_audit import CANNOT, UNDECIDED
     from spsbench.report import first_forward_sentence
     from spsbench.stats import ALARM
 
@@ -374,25 +380,32 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
     if any(row.decision == UNDECIDED and not row.setting.is_plain for row in rows) and withdrawn:
         why = f"withdrawn drafts are not ruled out: {withdrawn[0].found.rstrip('.')}"
         raise IncompleteError(f"{why}.", flag="--contexts", remedy="Give more --texts, --budget or contexts.")
-    unclear = [row.setting for row in rows if row.decision == UNDECIDED]
-    greedy = [each.name for each in unclear if each.sampling.greedy]
-    # Where nothing is drafted no bound is waited for.
-    few = [
-        each.name for each in unclear if each.is_plain and each.weights == FLOAT32 and each.name not in greedy
-    ]
-    leaks = [each.name for each in unclear if each.name not in (*few, *greedy)]
-    if unclear:
-        more = ", a higher --temperature, or a wider --bound" if leaks else ""
-        whys = [f"that less than {bound:.1%} leaks could not be shown: {'; '.join(leaks)}"] if leaks else []
-        if few:
-            whys.append(f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}")
-        if greedy:
-            whys.append(f"greedy text is judged once every prompt has a text: {'; '.join(greedy)}")
-        remedy = f"Give more --texts or --budget{more}."
-        raise IncompleteError(f"{'; '.join(whys)}.", flag="--bound" if leaks else "--texts", remedy=remedy)
+    _require_decided([row.setting for row in rows if row.decision == UNDECIDED], bound)
     if without:
         raise IncompleteError(
             f"not audited: {'; '.join(f'{row.setting.name} ({row.result.cannot})' for row in without)}.",
             flag="--engine",
             remedy="Leave these settings out to judge the others alone.",
         )
+
+
+def _require_decided(unclear: Sequence[Setting], bound: float | None) -> None:
+    from spsbench.base import FLOAT32
+    from spsbench.parts.audit.engine_audit import PLAIN_TEXTS
+
+    if not unclear:
+        return
+    greedy = [each.name for each in unclear if each.sampling.greedy]
+    # Where nothing is drafted no bound is waited for.
+    few = [
+        each.name for each in unclear if each.is_plain and each.weights == FLOAT32 and each.name not in greedy
+    ]
+    leaks = [each.name for each in unclear if each.name not in (*few, *greedy)]
+    why = [
+        *([f"that less than {bound:.1%} leaks could not be shown: {'; '.join(leaks)}"] if leaks else []),
+        *([f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}"] if few else []),
+        *([f"greedy text is judged once every prompt has a text: {'; '.join(greedy)}"] if greedy else []),
+    ]
+    remedy = "Give more --texts or --budget"
+    remedy = f"{remedy}, a higher --temperature, or a wider --bound." if leaks else f"{remedy}."
+    raise IncompleteError(f"{'; '.join(why)}.", flag="--bound" if leaks else "--texts", remedy=remedy)

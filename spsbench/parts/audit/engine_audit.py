@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from spsbench.base import Floats, SamplingParams, ordinary, protocol, write_text
+from spsbench.base.messages import Message
 from spsbench.engines import Reading
 from spsbench.models import DTYPES, CausalLM, TorchLM
 from spsbench.parts.audit.bets import Bets
@@ -36,6 +37,13 @@ from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.first_forward import differing_forward
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.parts.audit.localise import Law, Located, drafted_from, locate, read_under
+from spsbench.parts.audit.messages.engines import (
+    CACHE_UNKNOWN,
+    CacheFixed,
+    ProcessorsMissing,
+    TooManyInFlight,
+)
+from spsbench.parts.audit.messages.evidence import Doubted
 from spsbench.parts.audit.reported import ReportedDrafts
 from spsbench.parts.audit.rounding import Expected, Scored, alarms, compared, expected, scored, variation
 from spsbench.parts.external.engine import sampling_of, spelled
@@ -168,7 +176,7 @@ class EngineAudit:
         alarm, leading = None, None
         looks = _evaluation_points(self._effort.texts)
         texts = [each for each in kept if each.line]
-        for drawn in chain(texts, self._texts(began, texts, keep)):
+        for drawn in chain(texts, self._drawn_texts(began, texts, keep)):
             self._add(drawn)
             count = len(self._drawn)
             evidence = None if decision == ALARM else self._evidence()
@@ -193,13 +201,19 @@ class EngineAudit:
         if evidence is not None and alarm is not None and not self._effort.all_texts:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
-        texts = self._drawn
-        failures = self._failures
-        spent = time.monotonic() - began
-        more: dict[str, Any] = {"free": self._findings(decision), "scored": self._scored}
-        more["rare"] = None if decision == ALARM else self._rare_shares()
         return SettingResult(
-            decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more
+            decision=decision,
+            evidence=evidence,
+            decided_after=after,
+            bound=bound,
+            drawn=self._drawn,
+            failures=self._failures,
+            seconds=time.monotonic() - began,
+            gone=self._gone,
+            leading=leading,
+            free=self._findings(decision),
+            scored=self._scored,
+            rare=None if decision == ALARM else self._rare_shares(),
         )
 
     def variation(self) -> float | None:
@@ -225,7 +239,7 @@ class EngineAudit:
         return self._audit.evidence(log_e)
 
     def _rare_shares(self) -> RareShares | None:
-        """Return which rare faults these texts would have shown; it takes some forwards of the target."""
+        """Takes some forwards of the target."""
         if self._bets is None or self._contexts is not None or self._effort.all_texts:
             return None
 
@@ -251,10 +265,10 @@ class EngineAudit:
         evidences = [each for each in (self._bets, self._contexts, self._reported) if each is not None]
         return max(evidences, key=lambda each: each.log_e).leading() if evidences else None
 
-    def _texts(
+    def _drawn_texts(
         self, began: float, kept: Sequence[Foreign], keep: Callable[[Foreign], None]
     ) -> Iterator[Foreign]:
-        """Yield valid answers, up to the limits."""
+        """Valid answers, up to the limits."""
         number = kept[-1].line if kept else 0
         texts = self._effort.texts
         many = 1 if self._in_flight == 1 else _ROUNDS * self._in_flight
@@ -288,22 +302,23 @@ class EngineAudit:
         """
         dice = random.Random(derive_seed(self._seed, "audit", numbers.start, "wave"))
         longest = self._effort.max_new_tokens
-        asks = [self._ask(n, "text", dice.randint(-(-longest // 4), longest)) for n in numbers]
-        lines: list[int | None] = [n + 1 for n in numbers]
-        asks += [self._ask(n, "aborted", longest) for n in numbers[: self._in_flight // 2]]
-        lines += [None] * (len(asks) - len(lines))
-        order = dice.sample(range(len(asks)), len(asks))
+        requests: list[tuple[int | None, protocol.Ask]] = [
+            (n + 1, self._ask(n, "text", dice.randint(-(-longest // 4), longest))) for n in numbers
+        ]
+        requests += [(None, self._ask(n, "aborted", longest)) for n in numbers[: self._in_flight // 2]]
+        requests = dice.sample(requests, len(requests))
+        asks = [ask for _, ask in requests]
         tokens = sum(ask.max_new_tokens for ask in asks) // 2  # about half are there when the last arrives
         late = sorted(dice.randint(1, max(1, tokens)) for _ in asks[self._in_flight :])
         wave = protocol.Wave(
-            [asks[n] for n in order],
+            asks,
             [0] * (len(asks) - len(late)) + late,
-            [dice.randint(1, max(1, longest // 2)) if lines[n] is None else None for n in order],
+            [dice.randint(1, max(1, longest // 2)) if line is None else None for line, _ in requests],
             self._in_flight,
         )
-        answers = zip(order, self._together(wave), strict=True)
-        valid = [(lines[n] or 0, asks[n], answer) for n, answer in answers if answer is not None]
-        return sorted((each for each in valid if each[0]), key=lambda each: each[0])
+        answers = zip(requests, self._together(wave), strict=True)
+        valid = [(line, ask, answer) for (line, ask), answer in answers if line and answer is not None]
+        return sorted(valid, key=lambda each: each[0])
 
     def _together(self, wave: protocol.Wave) -> list[protocol.Answer | None]:
         answered = cast(protocol.Batching, self._peer).together(wave)
@@ -345,7 +360,7 @@ class EngineAudit:
         In this order: with a seed, without one, and greedy ones that come again.
         """
         for each in kept:
-            self._take(each)
+            self._add_probe(each)
         longest, count = self._effort.max_new_tokens, self._effort.probes
         first = protocol.Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
         asks = probes(self._prompts, first, count) if self._gone is None else []
@@ -359,14 +374,13 @@ class EngineAudit:
                     drawn = self._drawn_of(0, ask, answer, kind)
                     if drawn is not None:
                         keep(drawn)
-                        self._take(drawn)
+                        self._add_probe(drawn)
             except protocol.PeerError as error:
                 self._failures.append(str(error))
                 if isinstance(error, protocol.PeerGone):
                     return
 
-    def _take(self, drawn: Foreign) -> None:
-        """Take the answer to a short request."""
+    def _add_probe(self, drawn: Foreign) -> None:
         if drawn.category != TEST:
             self._beside(drawn, self._read(drawn))
         elif drawn.ask is not None and drawn.told is not None:
@@ -374,7 +388,7 @@ class EngineAudit:
             self._again.add(drawn.ask, drawn.told, logits)
 
     def _answers(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
-        """Yield requests with their answers, one by one or as many at once as the setting says."""
+        """One by one or as many at once as the setting says."""
         if self._in_flight == 1:
             yield from ((ask, self._peer.generate(ask)) for ask in asks)
         elif asks:
@@ -400,10 +414,14 @@ class EngineAudit:
         reading = drafted_from(reading, self._effort.drafting)
         if self._bets is not None:
             known = drawn.told if self._places else None
-            drafts = tuple[Any, ...]()
-            if known is not None:
-                drafts = known.accepted_per_loop, drawn.free, known.drafted_ids
-            self._bets.add(drawn.prompt, drawn.completion, reading, *drafts)
+            self._bets.add(
+                drawn.prompt,
+                drawn.completion,
+                reading,
+                accepted=None if known is None else known.accepted_per_loop,
+                free=None if known is None else drawn.free,
+                drafted=None if known is None else known.drafted_ids,
+            )
         self._add_drafts(drawn, reading)
         if self._contexts is not None:
             rows = reading.q.double().cpu().numpy()
@@ -429,10 +447,7 @@ class EngineAudit:
         return {} if self._reported is None else self._reported.by_threshold()
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
-        """Return whether enough is known.
-
-        That is the bound, or for greedy texts, which have none, every prompt once.
-        """
+        """The bound is known, or of greedy texts, which have none, every prompt has one."""
         if evidence is None or self._effort.all_texts or self._contexts is not None:
             return False
         if evidence["greedy"]:
@@ -449,9 +464,8 @@ class EngineAudit:
 def _doubted(findings: Sequence[Finding]) -> list[Finding]:
     """Say of what failed under the target's law that the texts have another."""
     of_law = ("independence", "ends")
-    doubt = "This is by the target's law, which these texts do not follow."
     return [
-        replace(each, found=f"{each.found} {doubt}") if each.test in of_law and not each.passed else each
+        replace(each, message=Doubted(each.message)) if each.test in of_law and not each.passed else each
         for each in findings
     ]
 
@@ -497,7 +511,7 @@ def shared_prompt(
 
 
 def _evaluation_points(texts: int) -> list[int]:
-    """Return the numbers of texts after which the bound is evaluated: doubling, and the last."""
+    """Numbers of texts: doubling, and the last."""
     doubled = [FIRST_LOOK << n for n in range(max(texts // FIRST_LOOK, 1).bit_length())]
     return [*(count for count in doubled if count < texts), texts]
 
@@ -700,7 +714,7 @@ class Row:
             "texts_file": self.setting.file,
             "rare": result.rare,
             "first_forward": self.forward,
-            "free": [asdict(each) | {"verdict": each.verdict} for each in result.free],
+            "free": [each.record() for each in result.free],
         }
 
 
@@ -795,13 +809,13 @@ def _audited(
             setting.sampling,
             subject.stop_ids,
             effort,
-            seed,
-            law,
-            setting.k,
-            described.rule,
-            setting.in_flight,
+            seed=seed,
+            law=law,
+            k=setting.k,
+            rule=described.rule,
+            in_flight=setting.in_flight,
             # A server in 16 bits returns logprobs of 16 bits.
-            DTYPES.get(spelled(described.settings.get("dtype")) or ""),
+            dtype=DTYPES.get(spelled(described.settings.get("dtype")) or ""),
         )
         # A last line that was cut off is gone.
         kept = [_read_kept_texts(folder / name, setting.sampling) for name in setting.files]
@@ -820,7 +834,7 @@ def _audited(
         rounds = setting.weights != protocol.FLOAT32
         forward = None
         if result.decision == ALARM and not rounds:
-            forward = _forward_behind(audit, setting, forwards)
+            forward = _alarm_forward(audit, setting, forwards)
         away = audit.variation() if setting.is_plain and rounds else None
     finally:
         peer.close()
@@ -833,10 +847,10 @@ def _audited(
     return Row(setting, described, result, law, located, away, forward=forward)
 
 
-def _forward_behind(
+def _alarm_forward(
     audit: EngineAudit, setting: Setting, forwards: Sequence[FirstForward | None]
 ) -> FirstForward | None:
-    """Return how the first forward differs: of plain texts where there are some, else with a draft."""
+    """Of plain texts where there are some, else with a draft."""
     if setting.is_plain or not forwards:
         return audit.differing_forward(plain=setting.is_plain)
     return next((each for each in forwards if each is not None), None)
@@ -867,35 +881,33 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     decision = ALARM if reasons else QUIET if enough and known else UNDECIDED
     evidence = result.evidence and result.evidence.copy()
     if evidence is not None:
-        evidence["reasons"] = reasons
+        evidence["reasons"] = [str(reason) for reason in reasons]
     result = replace(
         result, decision=decision, evidence=evidence, decided_after=len(result.drawn), leading=None
     )
     return replace(row, result=result, rounding=facts, located=None, by_activations=by_activations)
 
 
-def cannot(setting: Setting, described: protocol.Described, *, cached: bool) -> str | None:
-    """Return why an engine cannot be audited with a setting, if so.
+def cannot(setting: Setting, described: protocol.Described, *, cached: bool) -> Message | str | None:
+    """Why an engine cannot be audited with a setting, if so.
 
     ``cached`` says whether the audit asks for a prefix cache or for none.
     """
     if setting.in_flight > (described.in_flight or 1):
-        most = "one request" if (described.in_flight or 1) == 1 else f"{described.in_flight} requests"
-        return f"it takes {most} at a time"
+        return TooManyInFlight(described.in_flight or 1)
     if missing := lacking(sampling_of(setting.sampling), described.processors):
-        return f"it has no {', '.join(missing)}"
+        return ProcessorsMissing(missing)
     cache = described.settings.get("prefix_cache")
     if not cached or cache is setting.prefix_cache:
         return None
     if cache is None:
-        return "it does not say whether it keeps prompts"
-    return "its prefix cache cannot be switched " + ("on" if setting.prefix_cache else "off")
+        return CACHE_UNKNOWN
+    return CacheFixed(setting.prefix_cache)
 
 
-def _unaudited(setting: Setting, described: protocol.Described, why: str) -> Row:
-    return Row(
-        setting, described, SettingResult(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None
-    )
+def _unaudited(setting: Setting, described: protocol.Described, why: Message | str) -> Row:
+    result = SettingResult(CANNOT, None, 0, None, [], [], 0.0, None, cannot=str(why))
+    return Row(setting, described, result, None, None)
 
 
 def _read_kept_texts(file: Path, sampling: SamplingParams) -> list[Foreign]:
@@ -914,7 +926,7 @@ def _read_kept_texts(file: Path, sampling: SamplingParams) -> list[Foreign]:
 
 
 def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
-    """Return prompts, the target's best token after each, and how far it is ahead of the second."""
+    """(prompt, the target's best token after it, how far that is ahead of the second)."""
     firsts = []
     for prompt in subject.prompts[:_COMPARED]:
         row = subject.models[0].score_uncached(torch.tensor(prompt), last=1)[-1].float()
@@ -924,7 +936,7 @@ def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
 
 
 def _explaining_law(row: Row, subject: Subject) -> Law | None:
-    """Return the law that the plain texts follow in place of the requested one.
+    """The law that the plain texts follow in place of the requested one.
 
     None if they raise an alarm under that law, too.
     """

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import file_digest, sha256
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NoReturn, TypeGuard
@@ -37,6 +36,7 @@ from spsbench.decode import bound
 from spsbench.models import CausalLM, ModelSource, files_of
 from spsbench.parts.audit import EVIDENCE_KEY as KEY
 from spsbench.parts.audit.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
+from spsbench.parts.audit.messages.texts import OtherDecision, OtherEValues
 from spsbench.parts.external.registry import PeerKind
 from spsbench.runner import derive_seed
 from spsbench.store import Evidence
@@ -110,12 +110,13 @@ def weights_of(source: ModelSource) -> dict[str, str]:
 
 def write(
     path: Path,
+    audited: Sequence[Row],
+    *,
     subject: Subject,
     sources: Sequence[ModelSource],
     effort: Effort,
     request: Mapping[str, Any],
     seed: int,
-    audited: Sequence[Row],
     paths: Paths,
     folder: Path,
 ) -> None:
@@ -170,47 +171,52 @@ def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
     if KEY not in first:
         return None
     if type(first[KEY]) is not int or first[KEY] != VERSION:
-        _refuse(path, flag, f"is evidence of version {first[KEY]}, and {VERSION} is known")
+        _refuse(path, flag, why=f"is evidence of version {first[KEY]}, and {VERSION} is known")
     try:
         header = TypeAdapter(Header).validate_python(first)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         _refuse(path, flag, f"is not whole: {where}: {error.errors()[0]['msg']}")
-    if (wrong := next(_implausible(first), None)) is not None:
-        _refuse(path, flag, f"is not whole: {wrong}")
-    texts = [row for _, row in lines]
-    if (wrong := next(chain.from_iterable(map(_implausible, texts)), None)) is not None:
-        _refuse(path, flag, f"is not whole: {wrong}")
-    if (wrong := _ill_formed(header, texts)) is not None:
-        _refuse(path, flag, f"is not whole: {wrong}")
+    try:
+        _require_plausible(first)
+        texts = [row for _, row in lines]
+        for row in texts:
+            _require_plausible(row)
+        _require_header(header)
+        _require_texts(header, texts)
+    except ValueError as error:
+        _refuse(path, flag, f"is not whole: {error}")
     if _digest(texts) != header.texts:
-        _refuse(path, flag, "was changed: its texts are not those that it was written with")
-    if (wrong := _unlike_asked(header, texts)) is not None:
-        _refuse(path, flag, f"was changed: {wrong}")
+        _refuse(path, flag, why="was changed: its texts are not those that it was written with")
+    try:
+        _require_asked(header, texts)
+    except ValueError as error:
+        _refuse(path, flag, f"was changed: {error}")
     return header, texts
 
 
 _LONGEST_NAME, _LARGEST = 4_096, 1 << 63
 
 
-def _implausible(value: Any, where: str = "") -> Iterator[str]:
-    """Yield what no audit writes into a line of JSON, in the order of the file.
+def _require_plausible(value: Any, where: str = "") -> None:
+    """Refuse what no audit writes into a line of JSON, in the order of the file.
 
     Numbers that are none (JSON itself knows no NaN) or that no machine counts to, and endless names.
     """
     if isinstance(value, Mapping):
         for name, each in value.items():
-            yield from _implausible(name[: _LONGEST_NAME + 1], where)
-            yield from _implausible(each, f"{where}.{name}".lstrip("."))
+            _require_plausible(name[: _LONGEST_NAME + 1], where)
+            _require_plausible(each, f"{where}.{name}".lstrip("."))
     elif isinstance(value, list):
         for place, each in enumerate(value):
-            yield from _implausible(each, f"{where}.{place}".lstrip("."))
+            _require_plausible(each, f"{where}.{place}".lstrip("."))
     elif isinstance(value, float) and not math.isfinite(value):
-        yield f"{where} is not a finite number"
+        raise ValueError(f"{where} is not a finite number")
     elif isinstance(value, int) and abs(value) >= _LARGEST:
-        yield f"{where} is a number beyond 2^63"
+        raise ValueError(f"{where} is a number beyond 2^63")
     elif isinstance(value, str) and len(value) > _LONGEST_NAME:
-        yield f"{where[:_LONGEST_NAME] or 'a name'} has more than {_LONGEST_NAME:,} characters"
+        name = where[:_LONGEST_NAME] or "a name"
+        raise ValueError(f"{name} has more than {_LONGEST_NAME:,} characters")
 
 
 _MOST_IDS = 1 << 24
@@ -221,68 +227,57 @@ _FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
 def _are_token_ids(value: Any) -> bool:
-    """Return whether a value is a list of token ids, as far as that shows without the tokenizer."""
+    """As far as that shows without the tokenizer."""
     whole = isinstance(value, (list, tuple)) and len(value) <= _MOST_IDS
     return whole and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    """Return whether a value is a count."""
     return type(value) is int and value >= 0
 
 
-def _ill_formed(header: Header, texts: Texts) -> str | None:
-    """Return the first field that no audit would have written."""
-    return next(chain(_wrong_in_header(header), _wrong_in_texts(header, texts)), None)
-
-
-def _wrong_in_header(header: Header) -> Iterator[str]:
-    """Yield the fields of a header that no audit would have written."""
+def _require_header(header: Header) -> None:
     if not header.rows:
-        yield "rows is empty"
+        raise ValueError("rows is empty")
     if not header.prompts or not all(prompt and _are_token_ids(prompt) for prompt in header.prompts):
-        yield "prompts has to hold prompts of at least one token id"
+        raise ValueError("prompts has to hold prompts of at least one token id")
     if not _are_token_ids(header.stop_ids):
-        yield "stop_ids has to hold token ids"
+        raise ValueError("stop_ids has to hold token ids")
     if len(header.weights) != 2:
-        yield "weights has to hold the hashes of target and draft"
+        raise ValueError("weights has to hold the hashes of target and draft")
     if not (0 < header.effort.texts <= _MOST_TEXTS and 0 < header.effort.max_new_tokens <= _MOST_IDS):
-        yield "effort: texts and max_new_tokens have to be counts above 0"
+        raise ValueError("effort: texts and max_new_tokens have to be counts above 0")
     for number, each in enumerate(header.rows):
         sampling = each.setting.sampling
         how = f"rows.{number}.setting"
         if not (0 <= (each.setting.k or 0) <= _MOST_K and 1 <= each.setting.in_flight <= _MOST_TEXTS):
-            yield f"{how}: k lies from 0 to {_MOST_K:,}, in_flight from 1 on"
+            raise ValueError(f"{how}: k lies from 0 to {_MOST_K:,}, in_flight from 1 on")
         heat = COLDEST <= sampling.temperature <= _HOTTEST
         lawful = heat and 0 < sampling.top_p <= 1 and 0 <= sampling.top_k < 1 << 31
         if not (sampling.greedy or lawful):
             law = f"a temperature from {COLDEST} to {_HOTTEST}, top_p above 0 and at most 1, top_k from 0 on"
-            yield f"{how}.sampling: {law}"
+            raise ValueError(f"{how}.sampling: {law}")
         if each.setting.weights != FLOAT32 and not _FORMAT.fullmatch(each.setting.weights):
-            yield f"{how}.weights is the name of a format"
+            raise ValueError(f"{how}.weights is the name of a format")
 
 
-def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
-    """Yield the fields of texts that no audit would have written."""
+def _require_texts(header: Header, texts: Texts) -> None:
     seen = set[tuple[int, int]]()
     for number, row in enumerate(texts, start=2):
         setting, request = row.get("setting"), row.get("request")
         if type(setting) is not int or not 0 <= setting < len(header.rows):
-            yield f"line {number}: setting is the number of a row"
-        elif not _is_count(request):
-            yield f"line {number}: request is a count"
-        elif not all(
-            _are_token_ids(row.get(name)) and row[name] for name in ("prompt_ids", "completion_ids")
-        ):
-            yield f"line {number}: prompt_ids and completion_ids have to be token ids"
-        elif not all(_is_count(row.get(name, 0)) for name in ("free", "max_new_tokens")):
-            yield f"line {number}: free and max_new_tokens are counts"
-        elif type(row.get("retokenised")) is not bool:
-            yield f"line {number}: retokenised is true or false"
-        elif request and (setting, request) in seen:
-            yield f"line {number}: request {request} stands twice"
-        else:
-            seen.add((setting, request))
+            raise ValueError(f"line {number}: setting is the number of a row")
+        if not _is_count(request):
+            raise ValueError(f"line {number}: request is a count")
+        if not all(_are_token_ids(row.get(name)) and row[name] for name in ("prompt_ids", "completion_ids")):
+            raise ValueError(f"line {number}: prompt_ids and completion_ids have to be token ids")
+        if not all(_is_count(row.get(name, 0)) for name in ("free", "max_new_tokens")):
+            raise ValueError(f"line {number}: free and max_new_tokens are counts")
+        if type(row.get("retokenised")) is not bool:
+            raise ValueError(f"line {number}: retokenised is true or false")
+        if request and (setting, request) in seen:
+            raise ValueError(f"line {number}: request {request} stands twice")
+        seen.add((setting, request))
 
 
 def require_fits(header: Header, texts: Texts, target: CausalLM, flag: str) -> None:
@@ -307,8 +302,8 @@ def _refuse(path: Path, flag: str, why: str) -> NoReturn:
     raise UsageError(f"{path} {why}.", flag=flag, remedy="Ask for the file that the audit wrote.")
 
 
-def _unlike_asked(header: Header, texts: Texts) -> str | None:
-    """Return what an audit would not have asked for.
+def _require_asked(header: Header, texts: Texts) -> None:
+    """Refuse what an audit would not have asked for.
 
     Its seeds, and prompts of whole texts, follow from its own seed.
     """
@@ -317,11 +312,10 @@ def _unlike_asked(header: Header, texts: Texts) -> str | None:
         if number == 0:
             continue
         if row.get("seed") != request_seed(derive_seed(header.seed, "audit", number - 1, "text")):
-            return f"request {number} has another seed than the audit's"
+            raise ValueError(f"request {number} has another seed than the audit's")
         prompt = header.prompts[(number - 1) % len(header.prompts)]
         if not header.effort.shared_prefixes and tuple(row.get("prompt_ids", ())) != prompt:
-            return f"request {number} has another prompt than the audit's"
-    return None
+            raise ValueError(f"request {number} has another prompt than the audit's")
 
 
 class _Recorded:
@@ -378,14 +372,17 @@ def _peer_of(setting: Setting) -> tuple[int, int, bool]:
     return setting.lookahead, setting.in_flight, setting.prefix_cache
 
 
-def differences(header: Header, audited: Sequence[Row], paths: Paths) -> tuple[list[str], float]:
-    """Return what re-scoring contradicts, and the largest difference of log10 e-values."""
-    wrong, most = [], 0.0
+def differences(
+    header: Header, audited: Sequence[Row], paths: Paths
+) -> tuple[list[OtherDecision | OtherEValues], float]:
+    """What re-scoring contradicts, and the largest difference of log10 e-values."""
+    wrong = list[OtherDecision | OtherEValues]()
+    most = 0.0
     again = {row.setting.name: row for row in audited}
     for each in header.rows:
         row = again[each.setting.name]
         if row.decision != each.decision:
-            wrong.append(f"{each.setting.name}: {row.decision}, where the file says {each.decision}")
+            wrong.append(OtherDecision(each.setting.name, row.decision, each.decision))
             continue
         one = each.path
         other = paths.log10_e.get(each.setting.name, [])
@@ -393,7 +390,7 @@ def differences(header: Header, audited: Sequence[Row], paths: Paths) -> tuple[l
         apart = max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)
         most = max(most, apart)
         if len(one) != len(other) or apart > _APART:
-            wrong.append(f"{each.setting.name}: other e-values on the way")
+            wrong.append(OtherEValues(each.setting.name))
     return wrong, most
 
 

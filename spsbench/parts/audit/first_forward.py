@@ -48,15 +48,17 @@ def differing_forward(
     asks = [replace(ask, max_new_tokens=1, sampling=sampling_of(SamplingParams())) for ask in asks]
     try:
         answers = [peer.generate(replace(ask, logprobs=True)) for ask in asks]
-        told = [(ask, answer) for ask, answer in zip(asks, answers, strict=True) if _tells(answer)]
-        if len(told) >= FEWEST:
-            return _by_logprobs(told, models, FINE if exact else COARSE)
+        reported = [
+            (ask, answer) for ask, answer in zip(asks, answers, strict=True) if _reports_one_logprob(answer)
+        ]
+        if len(reported) >= FEWEST:
+            return _by_logprobs(reported, models, FINE if exact else COARSE)
         return _by_best(peer, asks, models[0]) if plain else None
     except protocol.PeerError:
         return None
 
 
-def _tells(answer: protocol.Answer) -> bool:
+def _reports_one_logprob(answer: protocol.Answer) -> bool:
     return len(answer.output_ids) == 1 and answer.logprobs is not None and len(answer.logprobs) == 1
 
 
@@ -67,17 +69,19 @@ def _rows(asks: Sequence[protocol.Ask], model: CausalLM) -> Tensor:
 
 
 def _by_logprobs(
-    told: Sequence[tuple[protocol.Ask, protocol.Answer]], models: Models, slack: float
+    reported: Sequence[tuple[protocol.Ask, protocol.Answer]], models: Models, slack: float
 ) -> FirstForward | None:
-    asks = [ask for ask, _ in told]
-    tokens = torch.tensor([answer.output_ids[0] for _, answer in told])
-    given = torch.tensor([answer.logprobs[0] for _, answer in told if answer.logprobs], dtype=torch.float64)
+    asks = [ask for ask, _ in reported]
+    tokens = torch.tensor([answer.output_ids[0] for _, answer in reported])
+    log_probs = torch.tensor(
+        [answer.logprobs[0] for _, answer in reported if answer.logprobs], dtype=torch.float64
+    )
     logits = _rows(asks, models[0])
-    if any(_agree(rows, tokens, given, slack) for rows in _explaining(logits, asks, models[1])):
+    if any(_agree(rows, tokens, log_probs, slack) for rows in _explained_log_probs(logits, asks, models[1])):
         return None
-    if _agree(_tempered(logits, tokens, given), tokens, given, slack):
+    if _agree(_log_probs_at_best_temperature(logits, tokens, log_probs), tokens, log_probs, slack):
         return None
-    away = (own_entries(logits.log_softmax(-1), tokens) - given).abs()
+    away = (own_entries(logits.log_softmax(-1), tokens) - log_probs).abs()
     most = int(away.nan_to_num(nan=0.0).argmax())
     return {
         "prompts": len(asks),
@@ -88,8 +92,10 @@ def _by_logprobs(
     }
 
 
-def _explaining(logits: Tensor, asks: Sequence[protocol.Ask], draft: CausalLM | None) -> Iterator[Tensor]:
-    """Yield log-probabilities that are none of another model: of the target by each law, and of the draft."""
+def _explained_log_probs(
+    logits: Tensor, asks: Sequence[protocol.Ask], draft: CausalLM | None
+) -> Iterator[Tensor]:
+    """Those of no other model: of the target by each law, and of the draft."""
     yield logits.log_softmax(-1)
     for law in laws_beside(SamplingParams(), draft=False):
         if law.processed is None:
@@ -98,17 +104,16 @@ def _explaining(logits: Tensor, asks: Sequence[protocol.Ask], draft: CausalLM | 
         yield _rows(asks, draft).log_softmax(-1)
 
 
-def _agree(rows: Tensor, tokens: Tensor, given: Tensor, slack: float) -> bool:
-    close = (own_entries(rows, tokens) - given).abs() <= slack
-    return bool(2 * close.sum() >= len(given))
+def _agree(rows: Tensor, tokens: Tensor, log_probs: Tensor, slack: float) -> bool:
+    close = (own_entries(rows, tokens) - log_probs).abs() <= slack
+    return bool(2 * close.sum() >= len(log_probs))
 
 
-def _tempered(logits: Tensor, tokens: Tensor, given: Tensor) -> Tensor:
-    """Return the log-probabilities at the temperature that fits best."""
+def _log_probs_at_best_temperature(logits: Tensor, tokens: Tensor, log_probs: Tensor) -> Tensor:
     best = torch.tensor(1.0, dtype=torch.float64)
     for grid in (_TRIED, _NEARER):
         tried = [(logits / (best * each)).log_softmax(-1) for each in grid]
-        away = torch.stack([(own_entries(rows, tokens) - given).abs().median() for rows in tried])
+        away = torch.stack([(own_entries(rows, tokens) - log_probs).abs().median() for rows in tried])
         best = best * grid[int(away.argmin())]
     return (logits / best).log_softmax(-1)
 

@@ -44,6 +44,7 @@ from spsbench.base import LONGEST_LINE_BYTES, UsageError, read_json, write_json
 from spsbench.engines import score_stats, teacher_force
 from spsbench.law import BINS, Sums
 from spsbench.models import CausalLM
+from spsbench.parts.audit.messages.faults import STAKES, ImpossibleToken
 from spsbench.runner import Reader, is_exact
 from spsbench.stats import ALARM_LOG10_E, COARSE_TOLERANCE, SLOPES, directions
 
@@ -58,19 +59,6 @@ _MOST = 1e200
 
 POLL_S = 0.5
 _EVERY_S = 1.0
-
-STAKES = {
-    "mixture": "tokens of the draft mixed in",
-    "no_residual": "rejected drafts replaced by the target's own draw",
-    "lenience": "drafts accepted too often",
-    "power_0": "flatter than the target",
-    "power_1": "sharper than the target",
-    "draft_favoured": "tokens that the draft likes too often",
-    "draft_shunned": "tokens that the draft likes too seldom",
-    "transform": "ranks in other proportions",
-    "impossible": "tokens of probability 0",
-}
-"""What a stake bets on, by the beginning of its name."""
 
 
 @dataclass
@@ -203,7 +191,7 @@ class Follower:
         state, goes_on = self.state, True
         try:
             while goes_on:
-                for line in self._lines():
+                for line in self._whole_lines():
                     finding = self._take(line)
                     if finding is not None:
                         goes_on = tell(finding)  # before it is written: rather twice than never
@@ -229,8 +217,8 @@ class Follower:
             write_json(self.kept, asdict(self.state))
             self._written, self._written_s = seen, at_s
 
-    def _lines(self) -> Iterator[bytes]:
-        """Yield whole lines that are there, across rotations; a line without an end is waited for."""
+    def _whole_lines(self) -> Iterator[bytes]:
+        """Across rotations; a line without an end is waited for."""
         while self._file is not None or self._open():
             assert self._file is not None
             if os.fstat(self._file.fileno()).st_size < self.state.offset:  # truncated in place
@@ -249,7 +237,6 @@ class Follower:
             self._begin_next_file()
 
     def _is_rotated(self) -> bool:
-        """Return whether another file has the log's name by now."""
         try:
             return self.path.stat().st_ino != self.state.inode
         except OSError:
@@ -313,7 +300,7 @@ class Follower:
         alarm = detector.leading if detector.is_alarm else None
         if wrong and exact:
             index = int(reading.impossible.nonzero()[0])
-            why = f"token {index} of a completion (id {text.completion[index]}) has probability 0"
+            why = str(ImpossibleToken(index, text.completion[index]))
             alarm = {"stake": "impossible", "why": why, "log10_e": None, "since_text": state.texts}
         where = {"file": str(self.path), "line": state.lines, "id": row.get("id"), "time": at_s}
         return None if alarm is None else {**alarm, **where, "text": state.texts, "years": detector.years}

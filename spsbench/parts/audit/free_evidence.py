@@ -20,13 +20,16 @@ import numpy as np
 import torch
 
 from spsbench.base import Answer, Ask, Drafting, Floats, Ints
+from spsbench.base.messages import Message
 from spsbench.engines import Reading, own_entries
 from spsbench.law import TextLoops, anchored, loops_over, ratio_by_token
 from spsbench.parts.audit.bet_table import TINY, cut_to
 from spsbench.parts.audit.bets import copied, tilted
+from spsbench.parts.audit.messages import evidence as messages
 from spsbench.parts.external.engine import add_up
 from spsbench.parts.external.serving import lacking
 from spsbench.parts.verify.effort import Finding, skipped
+from spsbench.parts.verify.messages import Numbers
 
 ALARM_LOG_E: Final = math.log(1e4)
 _E_VALUE = "e-value 10^4"
@@ -39,26 +42,20 @@ _ROUNDING, _MORE_ROUNDING = 1e-3, 0.1  # in a loop, of a law that rounding moves
 _FEWEST_LOOPS, _FEWEST_TEXTS = 20, 5
 _HUGE = 300.0  # logs of ratios are cut here
 
-_LOGITS, _PROCESSED = "the target's logits", "the target's law with all cuts"
-_RAW = "the target's logits before penalties, bias, bans and grammar"
-_TEMPERED = "the target's logits over the temperature"
-_DRAFT, _DRAFTED = "the draft's logits", "the draft's law with all cuts"
-_UNCUT = "the draft's law without the request's cuts"
-
 _RULES = {
-    "modified rejection": (_DRAFTED, False),
-    "modified rejection, drafts without temperature and cuts": (_DRAFT, False),
-    "modified rejection, drafts without the request's cuts": (_UNCUT, False),
-    "block verification": (_DRAFTED, True),
-    "sample and compare": ("compared", False),
-    "sample and compare with the most probable token": ("best", False),
+    messages.MODIFIED: (messages.DRAFTED, False),
+    messages.MODIFIED_RAW: (messages.DRAFT, False),
+    messages.MODIFIED_UNCUT: (messages.UNCUT, False),
+    messages.BLOCK: (messages.DRAFTED, True),
+    messages.COMPARED: ("compared", False),
+    messages.COMPARED_TO_BEST: ("best", False),
 }
 """By which a text's tokens may have been drafted and accepted: see ``_Text.accepted``."""
 
+_OF_TARGET = (messages.LOGITS, messages.RAW, messages.TEMPERED, messages.PROCESSED)
+
 _OTHER_DRAFTS = ("tree", "lookup", "gram", "suffix", "eagle", "head")
 """Words of a rule whose drafts are no chain of the draft model's."""
-
-Numbers = dict[str, float | int | str | None]
 
 
 class FreeEvidence:
@@ -140,15 +137,15 @@ class _Text:
         drafts = reading.draft_logits
         best = None
         q = reading.q.double()
-        logprobs = {_LOGITS: own(logits.log_softmax(-1)), _PROCESSED: own(q.log())}
+        logprobs = {messages.LOGITS: own(logits.log_softmax(-1)), messages.PROCESSED: own(q.log())}
         if reading.raw is not None:
-            logprobs[_RAW] = own(reading.raw.double().log_softmax(-1))
+            logprobs[messages.RAW] = own(reading.raw.double().log_softmax(-1))
         if not reading.sampling.greedy:
-            logprobs[_TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
+            logprobs[messages.TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
         if drafts is not None and reading.p is not None:
-            logprobs[_DRAFT] = own(drafts.double().log_softmax(-1))
-            logprobs[_DRAFTED] = own(reading.p.double().log())
-            logprobs[_UNCUT] = own(drafted_alone(reading, drafts, reading.p, top_k).double().log())
+            logprobs[messages.DRAFT] = own(drafts.double().log_softmax(-1))
+            logprobs[messages.DRAFTED] = own(reading.p.double().log())
+            logprobs[messages.UNCUT] = own(drafted_alone(reading, drafts, reading.p, top_k).double().log())
             best = (drafts.argmax(-1) == reading.tokens).double().cpu().numpy()
         return cls(ask, answer, reading.tokens.cpu().numpy(), q.cpu().numpy(), logprobs, best)
 
@@ -157,8 +154,8 @@ class _Text:
         if by == "best" and self.best is not None:
             return self.best
         if by == "compared":
-            return np.asarray(np.exp(self.own[_DRAFTED]))
-        return ratio_by_token(self.own[_PROCESSED], self.own[by])
+            return np.asarray(np.exp(self.own[messages.DRAFTED]))
+        return ratio_by_token(self.own[messages.PROCESSED], self.own[by])
 
 
 # --- logprobs -----------------------------------------------------------------------------------------
@@ -186,8 +183,10 @@ class _Logprobs:
             self._misfits += 1
             return
         off = {law: np.minimum(abs(values[:n] - logprobs), _HUGE) for law, values in text.own.items()}
-        drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
-        laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
+        drafted = [
+            values <= self._slack for law, values in off.items() if law in (messages.DRAFT, messages.DRAFTED)
+        ]
+        laws = {law: text.own[law][:n] for law in _OF_TARGET if law in text.own}
         if self._slack == FINE:  # in float32 no rounding moves one so far; in 16 bits it may
             apart = np.min([off[law] for law in laws], axis=0)
             self._foreign += int(((apart > MOST) & (apart < _HUGE)).sum())
@@ -221,34 +220,28 @@ class _Logprobs:
         return min(joined.items(), key=lambda each: int((each[1] > self._slack).sum()))
 
     def finding(self) -> Finding:
-        misfits = f"in {self._misfits} texts they are not one number below 0 a token" if self._misfits else ""
+        misfits = self._misfits
         if not self._tokens:
-            nothing = skipped("logprobs", "None were returned.")
-            return Finding("logprobs", False, f"Logprobs: {misfits}.", "0") if misfits else nothing
+            nothing = skipped("logprobs", messages.NO_LOGPROBS)
+            return Finding("logprobs", False, messages.LogprobsUnusable(misfits), "0") if misfits else nothing
         law, off = self._nearest()
         wrong = int((off > self._slack).sum())
         drafts = self._draft[law]
         passed = wrong <= max(2, _MANY * self._tokens) and not misfits and not self._foreign
-        parts = [f"{self._tokens - wrong} of {self._tokens} logprobs are those of {law}"]
+        fit = messages.LogprobsFit(law, self._tokens, self._tokens - wrong)
+        message = fit
         if not passed:
-            parts += [f"{drafts} of the others are the draft's"] if drafts else []
-            parts += [f"{self._foreign} are of another row, off by over {MOST}"] if self._foreign else []
-            parts += [f"those of {count} texts fit {name}" for name, count in self._sources.most_common(1)]
-            parts += [misfits] if misfits else []
+            sources = self._sources.most_common(1)
+            message = messages.LogprobsDiffer(
+                law, self._tokens, fit.right, drafts, self._foreign, MOST, sources, misfits
+            )
         numbers: Numbers = {"law": law, "tokens": self._tokens, "off": wrong, "of_the_draft": drafts}
         numbers |= {"of_other_rows": self._foreign}
-        numbers |= {"within_99": float(np.quantile(off, 0.99)), "misfits": self._misfits, **self._sources}
-        return Finding("logprobs", passed, f"{'; '.join(parts)}.", f"{self._slack:g}", numbers)
+        numbers |= {"within_99": float(np.quantile(off, 0.99)), "misfits": misfits, **self._sources}
+        return Finding("logprobs", passed, message, f"{self._slack:g}", numbers)
 
 
 # --- counters -----------------------------------------------------------------------------------------
-
-_PER_LOOP = "the accepted tokens per loop do not add up to what is accepted, or to the loops"
-_MORE = "more tokens were accepted than drafted"
-_BEYOND_K = "more than K tokens were drafted per loop"
-_RATE = "as many tokens were accepted as drafted, and more were emitted than such loops give"
-_LONG = "more tokens are counted than the last loop can have"
-_SHORT = "fewer tokens are counted than there are"
 
 
 class _Counters:
@@ -275,14 +268,14 @@ class _Counters:
         kept = answer.accepted
         drafted = answer.drafted
         loops = answer.loops
-        each = answer.accepted_per_loop
+        per_loop = answer.accepted_per_loop
         emitted, n = n, max(n, answer.decoded or 0)  # some go on after a stop token, and say so
-        if each is not None:
-            loops = len(each) if loops is None else loops
-            kept = sum(each) if kept is None else kept
-            whole = sum(each)
-            sums = whole - (each[-1] if each else 0) <= kept <= whole and loops == len(each)
-            self._wrong[_PER_LOOP] += not sums
+        if per_loop is not None:
+            loops = len(per_loop) if loops is None else loops
+            kept = sum(per_loop) if kept is None else kept
+            whole = sum(per_loop)
+            sums = whole - (per_loop[-1] if per_loop else 0) <= kept <= whole and loops == len(per_loop)
+            self._wrong[messages.SUMS_DIFFER] += not sums
         kept = 0 if self._k == 0 and kept is None else kept
         if kept is None or (loops is None and drafted is None):
             return set()
@@ -292,15 +285,17 @@ class _Counters:
         known, k = loops is not None, self._k or 0
         if loops is None:  # at least so many
             loops = -(-(drafted or 0) // k) if k else 0
-        most = each[-1] if each else kept if self._k is None else k
+        most = per_loop[-1] if per_loop else kept if self._k is None else k
         counted = kept + loops
         frees = {0, 1} if free is None else {free}
         fits = {
-            f for f in frees if counted - most <= n - f <= counted and (not each or add_up([*each], n - f))
+            f
+            for f in frees
+            if counted - most <= n - f <= counted and (not per_loop or add_up([*per_loop], n - f))
         }
         self._past += max(0, counted - emitted)
-        self._wrong[_LONG] += counted - most > n - min(frees)
-        self._wrong[_SHORT] += known and counted < n - max(frees)
+        self._wrong[messages.TOO_MANY_COUNTED] += counted - most > n - min(frees)
+        self._wrong[messages.TOO_FEW_COUNTED] += known and counted < n - max(frees)
         self._spans.append((counted, most, n - max(frees)))
         if not known:
             return set()
@@ -308,17 +303,17 @@ class _Counters:
         return fits & self._frees
 
     def _drafted(self, kept: int, drafted: int, loops: int | None, n: int, reading: Reading) -> None:
-        self._wrong[_MORE] += kept > drafted
+        self._wrong[messages.MORE_THAN_DRAFTED] += kept > drafted
         self._rated += drafted > 0
         if self._k:
-            self._wrong[_BEYOND_K] += loops is not None and drafted > self._k * loops
+            self._wrong[messages.BEYOND_K] += loops is not None and drafted > self._k * loops
             self._whole += (whole := 0 < drafted == kept)
             if whole and kept + -(-kept // self._k) < n - 1 and reading.p is not None and self._by_token:
                 self._gaps += 1
                 self._log_e -= log_all_stand(reading, kept, self._rounding, self._top_k)
 
-    def _lag(self) -> int | None:
-        """Return how many requests away the texts are that the counts fit, if they do not fit their own."""
+    def _requests_away(self) -> int | None:
+        """Where the texts are that the counts fit, if they do not fit their own."""
         spans, shares = self._spans, {0: 0.0}
         for lag in range(-_BACK, _BACK + 1):
             pairs = [(a, spans[i + lag][2]) for i, a in enumerate(spans) if 0 <= i + lag < len(spans)]
@@ -329,23 +324,19 @@ class _Counters:
 
     def finding(self) -> Finding:
         if not self._texts:
-            return skipped("counters", "Drafted, accepted and loops are not reported.")
-        wrong, lag = +self._wrong, self._lag()
+            return skipped("counters", messages.NO_COUNTERS)
+        wrong, lag = +self._wrong, self._requests_away()
         if self._whole == self._rated and self._log_e >= ALARM_LOG_E:
-            wrong[_RATE] = self._gaps
+            wrong[messages.ALL_ACCEPTED] = self._gaps
         numbers: Numbers = {"texts": self._texts, "past_the_end": self._past, "lag": lag, **wrong}
-        short = wrong[_SHORT]
-        if not wrong[_LONG] and lag is None:  # loops that draft nothing need not be counted
-            del wrong[_SHORT]
+        short = wrong[messages.TOO_FEW_COUNTED]
+        # Loops that draft nothing need not be counted.
+        if not wrong[messages.TOO_MANY_COUNTED] and lag is None:
+            del wrong[messages.TOO_FEW_COUNTED]
         passed = not +wrong
-        parts = [f"in {count} of {self._texts} texts {name}" for name, count in (+wrong).most_common()]
-        if passed:
-            parts = [f"the counters of {self._texts} texts fit their tokens"]
-            parts += [f"{self._past} tokens of last loops come after the end"] if self._past else []
-            parts += [f"{short} texts have tokens of no counted loop"] if short else []
-        elif lag is not None:
-            parts.append(f"they fit the request {abs(lag)} {'after' if lag > 0 else 'before'}")
-        return Finding("counters", passed, f"Counters: {'; '.join(parts)}.", "0", numbers)
+        fit = messages.CountersFit(self._texts, self._past, short)
+        message = fit if passed else messages.CountersDiffer(self._texts, (+wrong).most_common(), lag)
+        return Finding("counters", passed, message, "0", numbers)
 
 
 def drafted_alone(reading: Reading, drafts: torch.Tensor, p: torch.Tensor, top_k: int) -> torch.Tensor:
@@ -401,16 +392,18 @@ class _Lengths:
         self._steps: list[str] = []  # on logits, which the drafts of a right engine need not know
 
     def add(self, text: _Text, frees: set[int]) -> None:
-        answer, k = text.answer, self._k
+        answer = text.answer
+        k = self._k
         if not k or text.best is None:
             return
-        each, drafted = answer.accepted_per_loop, answer.drafted
+        per_loop = answer.accepted_per_loop
+        drafted = answer.drafted
         if drafted is None and answer.drafted_ids is not None:
             drafted = sum(map(len, answer.drafted_ids))
-        loops = answer.loops if each is None else len(each)
+        loops = answer.loops if per_loop is None else len(per_loop)
         self._texts += 1
         self._drafted += 1 if drafted is None else drafted
-        if not frees or not loops or drafted is None or max(each or [0]) > k:
+        if not frees or not loops or drafted is None or max(per_loop or [0]) > k:
             return  # K may adapt, or the counters are wrong
         if self._adapts or not self._is_full(text, drafted, loops, frees):
             self._other += 1
@@ -422,13 +415,15 @@ class _Lengths:
             for free in frees:
                 law = loops_over(ratios[free:], block=block)
                 self._log_e[rule, free] += (
-                    self._log_e_of_total(law, loops) if each is None else self._log_e_by_loop(law, each)
+                    self._log_e_of_total(law, loops)
+                    if per_loop is None
+                    else self._log_e_by_loop(law, per_loop)
                 )
             self._expected[rule] += law.loops
-        np.add.at(self._seen, (each or [])[:-1], 1.0)
+        np.add.at(self._seen, (per_loop or [])[:-1], 1.0)
         self._tokens += len(text.x) - min(frees)
         self._loops += loops
-        self._kept += (answer.accepted or 0) if each is None else sum(each)
+        self._kept += (answer.accepted or 0) if per_loop is None else sum(per_loop)
 
     @property
     def varies(self) -> bool:
@@ -436,35 +431,35 @@ class _Lengths:
         return bool(self._other and self._drafted)
 
     def _is_full(self, text: _Text, drafted: int, loops: int, frees: set[int]) -> bool:
-        """Return whether each loop drafted K tokens, or those that fit before the limit.
+        """Each loop drafted K tokens, or those that fit before the limit.
 
         Both have one law: a loop that keeps all that fit ends the text. To leave such texts out would choose
         them by how their loops came to lie. Of fewer near the limit totals say little: they count only
         beside texts that end earlier.
         """
-        each = text.answer.accepted_per_loop
+        per_loop = text.answer.accepted_per_loop
         most = text.ask.max_new_tokens
         k = self._k
         early, whole = len(text.x) <= most - k, drafted == k * loops
         self._early += early
-        if whole or (each is None and early):
+        if whole or (per_loop is None and early):
             return whole
-        if each is None:
+        if per_loop is None:
             self._late += 1
             return 0 <= k * loops - drafted <= k * (k + 1) // 2
-        begun = np.cumsum([0, *(kept + 1 for kept in each[:-1])])
+        begun = np.cumsum([0, *(kept + 1 for kept in per_loop[:-1])])
         lefts = [most - begun - taken for taken in {taken + one for taken in frees for one in (0, 1)}]
         return any(drafted == left.clip(0, k).sum() for left in lefts)
 
-    def _log_e_by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
-        """Return the log e-value of bets on what loops keep that do not reach the end.
+    def _log_e_by_loop(self, law: TextLoops, accepted: Sequence[int]) -> float:
+        """Of bets on what loops keep that do not reach the end.
 
         That a loop reaches the end is not bet on: the end cuts it.
         """
         log_e = 0.0
         place = 0
         seen = self._seen.copy()
-        for count in each[:-1]:
+        for count in accepted[:-1]:
             short = slice(law.ends.shape[1] - place - 1)  # a loop that keeps more is the last
             ends = law.ends[0, place]
             other = seen[count] / seen[short].sum()
@@ -475,7 +470,7 @@ class _Lengths:
         return log_e
 
     def _log_e_of_total(self, law: TextLoops, loops: int) -> float:
-        """Return the log e-value of a bet on the number of loops, which begins where some are known."""
+        """Of a bet on the number of loops, which begins where some are known."""
         n = law.ends.shape[1]
         if self._loops < _FEWEST_LOOPS or loops > n:
             return 0.0
@@ -487,17 +482,15 @@ class _Lengths:
 
     def finding(self) -> Finding:
         if self.varies:
-            fewer = f"In {self._other} of {self._texts} texts loops draft less than K"
-            why = "K adapts" if self._adapts else fewer
-            return skipped("acceptance", f"{why}, and which tokens each drafted is not reported.")
+            return skipped("acceptance", messages.DraftsNotReported(self._texts, self._other, self._adapts))
         unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
         if not self._texts or (self._drafted and unknown):
-            return skipped("acceptance", "Loops of K drafted tokens are not known.")
+            return skipped("acceptance", messages.LOOPS_UNKNOWN)
         if not self._drafted and self._p_min:
-            return skipped("acceptance", f"Nothing was drafted: no row reached {self._p_min:g}.")
+            return skipped("acceptance", messages.NoSureRow(self._p_min))
         if not self._drafted:
-            sentence = f"A draft is loaded, and in {self._texts} texts nothing was drafted."
-            return Finding("acceptance", self._texts < _FEWEST_TEXTS, sentence, "0", {"texts": self._texts})
+            nothing = messages.NothingDrafted(self._texts)
+            return Finding("acceptance", self._texts < _FEWEST_TEXTS, nothing, "0", {"texts": self._texts})
         rule, log_e = min(
             ((rule, value) for (rule, free), value in self._log_e.items() if free in self._frees),
             key=lambda each: each[1],
@@ -505,23 +498,20 @@ class _Lengths:
         passed = log_e < ALARM_LOG_E
         mean = self._tokens / self._loops
         least, *_, most = sorted(self._tokens / count for count in self._expected.values())
-        rows = f"the rows of target and draft give {least:.2f} to {most:.2f}, by the rule"
-        sentence = f"{mean:.2f} tokens per loop in {self._loops} loops; {rows}"
+        lengths = messages.LoopLengths(self._loops, mean, least, most)
+        message: Message = lengths
         if not passed and self._steps:
-            names = ", ".join(self._steps).replace("_", " ")
-            sentence = f"The drafts do not know its {names}, or are others: {sentence}"
+            message = messages.OtherDrafts(lengths, self._steps)
         elif not passed and not self._kept:
-            sentence = f"No drafted token was accepted in {self._loops} loops; {rows}"
+            message = messages.NoneAccepted(self._loops, mean, least, most)
         elif not passed and self._kept == self._k * self._loops:
-            sentence = f"Every drafted token counts as accepted in all of {self._loops} loops; {rows}"
+            message = messages.AllAccepted(self._loops, mean, least, most)
         elif not passed:
-            only = " and ".join(map(str, np.flatnonzero(self._seen > 1)))
-            some = f" (only {only} occur)" if 0 < (self._seen > 1).sum() <= 2 else ""
-            sentence = f"Accepted lengths do not follow the text{some}, or something else drafts: {sentence}"
+            message = messages.LengthsUnlikeText(lengths, np.flatnonzero(self._seen > 1).tolist())
         numbers: Numbers = {"loops": self._loops, "tokens_per_loop": mean, "least": least, "most": most}
         numbers |= {"nearest_rule": rule, "log10_e_value": log_e / math.log(10)}
         numbers |= {"unlike": not passed}
-        return Finding("acceptance", passed or bool(self._steps), f"{sentence}.", _E_VALUE, numbers)
+        return Finding("acceptance", passed or bool(self._steps), message, _E_VALUE, numbers)
 
 
 class _Steps:
@@ -542,16 +532,17 @@ class _Steps:
         self._frees = {0, 1}
 
     def add(self, text: _Text, frees: set[int]) -> None:
-        each, drafted = text.answer.accepted_per_loop, text.answer.drafted_ids
-        if not frees or not each or drafted is None or len(drafted) != len(each) or text.best is None:
+        per_loop = text.answer.accepted_per_loop
+        drafted = text.answer.drafted_ids
+        if not frees or not per_loop or drafted is None or len(drafted) != len(per_loop) or text.best is None:
             return
         self._frees &= frees
         # Also of the last loop, up to the end: to leave it out would choose loops by what they kept.
         tests = [
             (place, step, step < count)
-            for loop, (count, ids) in enumerate(zip(each, drafted, strict=True))
+            for loop, (count, ids) in enumerate(zip(per_loop, drafted, strict=True))
             for step in range(min(count + 1, len(ids)))
-            if (place := sum(each[:loop]) + loop + step) + max(frees) < len(text.x)
+            if (place := sum(per_loop[:loop]) + loop + step) + max(frees) < len(text.x)
         ]
         for rule, free in self._log_e:
             if free not in frees:
@@ -572,18 +563,13 @@ class _Steps:
         (rule, free), log_e = min(possible.items(), key=lambda each: each[1])
         passed = log_e < ALARM_LOG_E
         shares = sorted(self._expected[key] / self.tests for key in possible)
-        rows = f"the rows of target and draft give {shares[0]:.1%} to {shares[-1]:.1%}, by the rule"
-        sentence = f"{self._kept} of {self.tests} tested drafts were accepted, in loops of any length; {rows}"
-        if not passed:
-            sentence = f"Acceptance does not follow the text, or something else drafts: {sentence}"
+        message = messages.TestedDrafts(self._kept, self.tests, shares[0], shares[-1], passed)
         numbers: Numbers = {"tests": self.tests, "accepted": self._kept, "nearest_rule": rule}
         numbers |= {"log10_e_value": log_e / math.log(10), "expected": self._expected[rule, free]}
-        return Finding("acceptance", passed, f"{sentence}.", _E_VALUE, numbers)
+        return Finding("acceptance", passed, message, _E_VALUE, numbers)
 
 
 # --- requests that know of each other -----------------------------------------------------------------
-
-_UNSEEDED, _SEEDED = "without a seed", "with different seeds"
 
 
 class _Streams:
@@ -595,7 +581,7 @@ class _Streams:
     """
 
     def __init__(self) -> None:
-        self._log_e = dict.fromkeys((_UNSEEDED, _SEEDED), 0.0)
+        self._log_e = dict.fromkeys((messages.UNSEEDED, messages.SEEDED), 0.0)
         self._texts: Counter[str] = Counter()
         self._products = defaultdict[str, list[float]](list)
         self._of = defaultdict[tuple[int, ...], list[Sequence[int]]](list)  # a prompt
@@ -612,9 +598,9 @@ class _Streams:
             self._repeated += 1
             self._equal += bool((first[:n] == text.x[:n]).all())
             return
-        kind = _UNSEEDED if seed is None else _SEEDED
+        kind = messages.UNSEEDED if seed is None else messages.SEEDED
         earlier = self._of[prompt]
-        own = np.exp(text.own[_PROCESSED])
+        own = np.exp(text.own[messages.PROCESSED])
         every = np.arange(len(text.x))
         smaller = np.arange(text.q.shape[1]) < text.x[:, None]
         chance = text.q[every, text.x][:, None]
@@ -652,12 +638,9 @@ class _Streams:
 
     def finding(self) -> Finding:
         if self._texts.total() < 2:
-            return skipped("independence", "No two requests were sampled.")
+            return skipped("independence", messages.TOO_FEW_SAMPLED)
         wrong = [kind for kind, log_e in self._log_e.items() if log_e >= ALARM_LOG_E + math.log(2)]
-        requests = " and ".join(f"{count} requests {kind}" for kind, count in self._texts.items())
-        sentence = f"{requests} show nothing of earlier ones"
-        if wrong:
-            sentence = f"Requests {' and '.join(wrong)} repeat texts or random numbers of earlier ones"
+        message = messages.Dependent(wrong) if wrong else messages.Independent(self._texts)
         numbers: Numbers = {}
         for kind, count in self._texts.items():
             name = kind.replace(" ", "_")
@@ -665,20 +648,17 @@ class _Streams:
             numbers |= {f"texts_{name}": count, f"log10_e_value_{name}": log_e / math.log(10)}
             products = self._products[kind]
             numbers[f"correlation_{name}"] = float(np.mean(products)) if products else None
-        return Finding("independence", not wrong, f"{sentence}.", _E_VALUE, numbers)
+        return Finding("independence", not wrong, message, _E_VALUE, numbers)
 
     def seeds(self) -> Finding:
         """Report, as a fact, how often a seed gave the same text: the protocol allows another draw."""
         if not self._repeated:
-            return skipped("seeds", "No request was sent twice with one seed.")
-        sentence = f"{self._equal} of {self._repeated} texts came again with their seed."
-        return Finding("seeds", True, sentence, "-", {"repeated": self._repeated, "equal": self._equal})
+            return skipped("seeds", messages.NO_SEED_TWICE)
+        repeated = messages.SeedsRepeated(self._equal, self._repeated)
+        return Finding("seeds", True, repeated, "-", {"repeated": self._repeated, "equal": self._equal})
 
 
 # --- ends of texts ------------------------------------------------------------------------------------
-
-_LAST = "The last token of full-length texts comes from the draft: it was not tested"
-_RETRIED = "Texts end more often than the target's rows say: what did not end was drawn again"
 
 
 class _Ends:
@@ -694,18 +674,18 @@ class _Ends:
 
     def __init__(self, k: int | None) -> None:
         self._drafts = k != 0
-        self._log_e = {_LAST: np.zeros(3), _RETRIED: np.zeros(3)}
+        self._log_e = {messages.LAST_UNTESTED: np.zeros(3), messages.DRAWN_AGAIN: np.zeros(3)}
         self._texts = self._full = self._places = 0
         self._hazards = 0.0
 
     def add(self, text: _Text) -> None:
         n = len(text.x)
-        own = text.own[_PROCESSED]
+        own = text.own[messages.PROCESSED]
         stops = text.ask.stop_ids
         ended, full = int(text.x[-1]) in stops, n == text.ask.max_new_tokens
         self._texts, self._full = self._texts + 1, self._full + (full and not ended)
-        if full and self._drafts and _DRAFTED in text.own and own[-1] > -math.inf:
-            self._bet(_LAST, text.own[_DRAFTED][-1] - own[-1])
+        if full and self._drafts and messages.DRAFTED in text.own and own[-1] > -math.inf:
+            self._bet(messages.LAST_UNTESTED, text.own[messages.DRAFTED][-1] - own[-1])
         if not stops or not (ended or full):
             return
         hazard = np.minimum(text.q[:, stops].sum(-1), 1 - 1e-12)
@@ -714,7 +694,7 @@ class _Ends:
             later = -np.expm1(left * np.log1p(-self._hazards / self._places))  # P(ends | not now)
             now = np.append(later[:-1], 1.0 if ended else later[-1])
             logs = np.log(np.maximum(now, TINY)) - np.log(hazard + (1 - hazard) * later + TINY)
-            self._bet(_RETRIED, logs.sum())
+            self._bet(messages.DRAWN_AGAIN, logs.sum())
         self._hazards, self._places = self._hazards + float(hazard.sum()), self._places + n
 
     def _bet(self, what: str, log_ratio: float) -> None:
@@ -722,16 +702,15 @@ class _Ends:
 
     def finding(self) -> Finding:
         if not self._texts:
-            return skipped("ends", "Nothing was sampled.")
+            return skipped("ends", messages.NOTHING_SAMPLED)
         logs = {what: float(np.logaddexp.reduce(each)) - math.log(6) for what, each in self._log_e.items()}
         log_e = float(np.logaddexp.reduce([*logs.values()]))
         passed = log_e < ALARM_LOG_E
-        full = f"{self._full} of {self._texts} reach their limit"
-        sentence = f"Texts end as the target's rows say; {full}"
+        message = messages.TextEnds(self._texts, self._full)
         if not passed:
-            sentence = f"{max(logs, key=lambda what: logs[what])}; {full}"
+            message = replace(message, fault=max(logs, key=lambda fault: logs[fault]))
         numbers: Numbers = {"texts": self._texts, "full": self._full, "log10_e_value": log_e / math.log(10)}
-        return Finding("ends", passed, f"{sentence}.", _E_VALUE, numbers)
+        return Finding("ends", passed, message, _E_VALUE, numbers)
 
 
 def probes(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:

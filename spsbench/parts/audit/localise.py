@@ -18,6 +18,7 @@ from spsbench.law import Sums, added, sums_of
 from spsbench.models import CausalLM
 from spsbench.parts.audit.bet_table import cut_to
 from spsbench.parts.audit.bets import loops_of
+from spsbench.parts.audit.messages import faults
 from spsbench.runner import Foreign, reading_of
 from spsbench.store import LocatedFacts
 
@@ -32,10 +33,6 @@ FLOOR = 1e-6
 
 _DECISIVE_NATS = math.log(1000.0)
 _CLEAR_NATS = math.log(20.0)
-
-ACCEPTED = "accepted"
-REJECTED = "after a rejection"
-WHOLE = "after a whole draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Law:
             logits = with_history(raw.float(), self.processed.history, before, len(reading.prompt))
         if not self.share:
             return self.warped(logits)
-        assert drafts is not None, "a mixture needs a draft"
+        assert drafts is not None
         return (1 - self.share) * self.warped(logits) + self.share * self.warped(drafts.float())
 
 
@@ -101,14 +98,13 @@ def drafted_from(reading: Reading, drafting: Drafting | None) -> Reading:
 
 def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
     """Return the law that was asked for, and those that engines are known to use in its place."""
-    laws = [_law_of("the target as asked for", sampling)]
+    laws = [_law_of(faults.AS_ASKED, sampling)]
     if not sampling.greedy:
         laws += [*_temperatures(sampling), *_cuts(sampling)]
     laws += _processings(sampling)
     if draft:
         for share in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0):
-            name = "the draft alone" if share == 1 else f"a share of {share:.0%} from the draft"
-            laws.append(replace(_law_of(name, sampling), share=share))
+            laws.append(replace(_law_of(str(faults.DraftShare(share)), sampling), share=share))
     return laws
 
 
@@ -117,7 +113,7 @@ def _law_of(name: str, sampling: SamplingParams) -> Law:
 
 
 def _processings(sampling: SamplingParams) -> Iterator[Law]:
-    """Yield other conventions, each step left out, and penalties that count otherwise."""
+    """Other conventions, each step left out, and penalties that count otherwise."""
     if sampling.process is None:
         return
     process = sampling.process
@@ -128,7 +124,7 @@ def _processings(sampling: SamplingParams) -> Iterator[Law]:
         f"the convention {name}": {"convention": name} for name in CONVENTIONS
     }
     others |= {f"no {name.replace('_', ' ')}": {name: getattr(plain, name)} for name in names}
-    others["nothing processed"] = {name: getattr(plain, name) for name in names}
+    others[faults.UNPROCESSED] = {name: getattr(plain, name) for name in names}
     for penalty in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
         value = getattr(process, penalty)
         twice = value**2 if penalty == "repetition_penalty" else 2 * value
@@ -149,10 +145,9 @@ def _temperatures(sampling: SamplingParams) -> Iterator[Law]:
             )
     if temperature != 1:
         yield _law_of("temperature 1", replace(sampling, temperature=1.0))
-        yield _law_of("no temperature, top-k or top-p", SamplingParams())
+        yield _law_of(faults.NO_WARP, SamplingParams())
         if sampling.top_p < 1 or sampling.top_k:
-            name = "top-k and top-p cut at temperature 1, then the temperature"
-            yield Law(name, partial(_cut_first, sampling=sampling), convention=True)
+            yield Law(faults.CUT_BEFORE_TEMPERATURE, partial(_cut_first, sampling=sampling), convention=True)
 
 
 def _cut_first(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -162,7 +157,7 @@ def _cut_first(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def _cuts(sampling: SamplingParams) -> Iterator[Law]:
-    """Yield laws with other cuts: cuts where none was asked for, none where some were, and wider nuclei."""
+    """Cuts where none was asked for, none where some were, and wider nuclei."""
     if sampling.top_p == 1 and not sampling.top_k:
         for k in (40, 50):
             yield _law_of(f"top-k {k}", replace(sampling, top_k=k))
@@ -170,14 +165,10 @@ def _cuts(sampling: SamplingParams) -> Iterator[Law]:
             yield _law_of(f"top-p {p}", replace(sampling, top_p=p))
         yield Law("min-p 0.05", partial(_min_p, sampling=sampling, share=0.05))
         return
-    yield _law_of("no top-k or top-p", replace(sampling, top_k=0, top_p=1.0))
+    yield _law_of(faults.NO_CUT, replace(sampling, top_k=0, top_p=1.0))
     if sampling.top_p == 1:
         return
-    for more, name in (
-        (1, "the nucleus and 1 token more"),
-        (2, "the nucleus and 2 tokens more"),
-        (-1, "the nucleus without its last token"),
-    ):
+    for more, name in ((1, faults.ONE_TOKEN_MORE), (2, faults.TWO_TOKENS_MORE), (-1, faults.ONE_TOKEN_LESS)):
         yield Law(name, partial(_longer_nucleus, sampling=sampling, more=more), convention=True)
     for top_p in (sampling.top_p + extra for extra in (0.01, 0.02, 0.05)):
         if top_p < 1:
@@ -276,7 +267,7 @@ def locate(
 
 
 def _groups(text: Foreign, reading: Reading, k: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """Yield (group, name, mask over the text's tokens, their law), names in display order.
+    """(group, name, mask over the text's tokens, their law), names in display order.
 
     That a token was accepted says something of it: what remains of the draft's row is min(p, q), and after
     a rejection (q - p)+, each normalised. By q alone neither would be centred for a right engine.
@@ -288,16 +279,16 @@ def _groups(text: Foreign, reading: Reading, k: int) -> Iterator[tuple[str, str,
     if answer is not None and answer.accepted_per_loop is not None and p is not None and k:
         _, kinds, _ = loops_of(answer.accepted_per_loop, n, k, text.free or 0, answer.drafted_ids)
         laws = {"a": torch.minimum(p, q), "c": (q - p).clamp(min=0), "b": q}
-        for kind, name in (("a", ACCEPTED), ("c", REJECTED), ("b", WHOLE)):
+        for kind, name in (("a", faults.ACCEPTED), ("c", faults.REJECTED), ("b", faults.WHOLE)):
             law = laws[kind] / laws[kind].sum(-1, keepdim=True).clamp(min=1e-30)
-            yield ("place in the loop", name, torch.from_numpy(kinds == kind), law)
+            yield faults.PLACE_IN_LOOP, name, torch.from_numpy(kinds == kind), law
     if p is not None:
         apart = (q - p).abs().sum(-1) / 2
         for name, low, high in (("below 0.2", 0.0, 0.2), ("0.2 to 0.6", 0.2, 0.6), ("from 0.6", 0.6, 2.0)):
-            yield "distance of draft and target", name, (apart >= low) & (apart < high), q
+            yield faults.DISTANCE, name, (apart >= low) & (apart < high), q
     place = torch.arange(n)
     for name, first, last in (("1st", 0, 1), ("2nd to 8th", 1, 8), ("from the 9th", 8, n)):
-        yield "place in the text", name, (place >= first) & (place < last), q
+        yield faults.PLACE_IN_TEXT, name, (place >= first) & (place < last), q
 
 
 def _sums(reading: Reading, mask: Tensor, law: Tensor) -> Sums:

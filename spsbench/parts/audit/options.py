@@ -144,11 +144,13 @@ and without a cut so does one that ignores the cut."""
 
 @dataclass(frozen=True, slots=True)
 class AuditChoices:
-    """The options of an audit, read; ``kind`` is the engine with the weights that were asked for, ``limits``
-    are leakage, texts and seconds, ``settings`` are those of its prompts and models."""
+    """The options of an audit, read; ``kind`` is the engine with the weights that were asked for, ``bound``
+    is of the leakage, ``settings`` are those of its prompts and models."""
 
     kind: PeerKind
-    limits: tuple[float, int, float]
+    bound: float
+    texts: int
+    budget_s: float
     weights: str
     lookaheads: Sequence[int | None]
     samplings: Sequence[SamplingParams]
@@ -170,9 +172,9 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
     bound = 0.02 if wanted.bound is None else values.share(wanted.bound, "--bound")
     contexts = int(values.number(wanted.contexts, "--contexts", 1, 0, whole=True))
     texts = int(values.number(wanted.texts, "--texts", 1, DRAWS * contexts or _TEXTS, whole=True))
-    limits = bound, texts, values.seconds(wanted.budget, _BUDGET_S)
+    budget_s = values.seconds(wanted.budget, _BUDGET_S)
     weights = wanted.weights or FLOAT32
-    kind, lookaheads = _prepared(kind, wanted, weights)
+    kind, lookaheads = _engine_and_lookaheads(kind, wanted, weights)
     samplings = _samplings(wanted)
     levels = values.concurrencies(wanted.in_flight or "1", "--in-flight", MOST_IN_FLIGHT)
     caches = _caches(wanted.prefix_cache)
@@ -185,14 +187,25 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
     for folder, flag in ((wanted.out, "--out"), (wanted.evidence and wanted.evidence.parent, "--evidence")):
         if folder is not None:
             require_makeable(folder, flag)
-    settings = _material_settings(wanted)
     return AuditChoices(
-        kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings, contexts
+        kind=kind,
+        bound=bound,
+        texts=texts,
+        budget_s=budget_s,
+        weights=weights,
+        lookaheads=lookaheads,
+        samplings=samplings,
+        levels=levels,
+        caches=caches,
+        threads=threads,
+        settings=_material_settings(wanted),
+        contexts=contexts,
     )
 
 
-def _prepared(kind: PeerKind, wanted: AuditOptions, weights: str) -> tuple[PeerKind, list[int | None]]:
-    """Return the engine with these weights, and the K with which it is run."""
+def _engine_and_lookaheads(
+    kind: PeerKind, wanted: AuditOptions, weights: str
+) -> tuple[PeerKind, list[int | None]]:
     from spsbench.base import FLOAT32
 
     kind = kind.with_weights(weights, "--weights")
@@ -208,7 +221,7 @@ def _prepared(kind: PeerKind, wanted: AuditOptions, weights: str) -> tuple[PeerK
 
 
 def _lookaheads(wanted: AuditOptions, *, served: bool) -> list[int | None]:
-    """Return 0 (plain) and each K; for a server None alone, since it has its own K or none."""
+    """0 (plain) and each K; for a server None alone, since it has its own K or none."""
     if served:
         refuse_together("audit", {**vars(wanted), "server": True})
         return [None]
@@ -221,10 +234,7 @@ def _lookaheads(wanted: AuditOptions, *, served: bool) -> list[int | None]:
 
 
 def _caches(text: str | None) -> tuple[bool, ...]:
-    """Return whether to run without a prefix cache (the control, first) and with it.
-
-    It is empty if that is not asked for.
-    """
+    """Without a prefix cache (the control) and with it; empty if none was asked for."""
     if text is None:
         return ()
     states = {part.strip() for part in text.split(",")}
@@ -234,7 +244,7 @@ def _caches(text: str | None) -> tuple[bool, ...]:
 
 
 def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
-    """Return the product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
+    """The product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
     typed = (wanted.temperature, wanted.top_p, wanted.top_k)
     if any(text is not None for text in typed):
         combined = list(product(*([None] if text is None else text.split(",") for text in typed)))
@@ -248,6 +258,6 @@ def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
 
 
 def _material_settings(wanted: AuditOptions) -> MaterialSettings:
-    """Return the settings of prompts and models; the task's samplings are not used."""
+    """The task's samplings are not used."""
     with task_named_by("--task"), data_by_task():
         return read_material(wanted, limit=wanted.limit or str(_PROMPTS))

@@ -22,28 +22,19 @@ import numpy as np
 
 from spsbench.base import Bools, Floats, Ints
 from spsbench.parts.audit.bet_table import TINY
+from spsbench.parts.audit.messages.faults import (
+    ANY,
+    BEFORE_ROW,
+    COPIED,
+    OTHER_ROW,
+    OTHER_TEXT,
+    REQUESTS,
+    TEXT_BEFORE,
+    TOKENS,
+    WRITES_SECOND,
+    WRONG_STATES,
+)
 from spsbench.store import RareShares
-
-ANY = "any possible token"
-BEFORE_ROW = "the row before"
-OTHER_ROW = "another row of this text"
-OTHER_TEXT = "the row of another text"
-TEXT_BEFORE = "the row of the text before"
-COPIED = "the text before"
-
-PLACE = "some requests, from some token on"
-TOKENS = "single tokens"
-
-WRONG_STATES: Final[Mapping[str, Sequence[str]]] = {
-    "answers them from another state": (OTHER_TEXT, OTHER_ROW),
-    "answers them from the state of the request before": (TEXT_BEFORE,),
-    "goes on with the text of the request before": (COPIED,),
-    "answers them from a stale row": (BEFORE_ROW,),
-    "answers them with any possible token": (ANY,),
-}
-"""What is bet on, and the laws, in equal parts, that stand for the rows of a wrong request."""
-
-SECOND = "writes the second most probable token"
 
 Kind = Literal["another_request", "stale_row", "random_token"]
 """What a wrong request of ``Rare.power`` draws from."""
@@ -163,8 +154,8 @@ class Rare:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        stakes = [(PLACE, name) for name in WRONG_STATES for _ in _REQUESTS]
-        self._stakes = [*stakes, *((TOKENS, SECOND) for _ in _REPLACED)]
+        stakes = [(REQUESTS, name) for name in WRONG_STATES for _ in _REQUESTS]
+        self._stakes = [*stakes, *((TOKENS, WRITES_SECOND) for _ in _REPLACED)]
         self._logs = np.zeros(len(self._stakes))
         self._weight = -math.log(len(self._stakes))
         self._rng = np.random.default_rng(seed)
@@ -315,7 +306,7 @@ def _nth_possible(others: OtherRows, nth: Ints) -> Ints:
 def _least_share(
     gained: Floats, base: Floats, count: int, needed: float, exact: bool, rng: np.random.Generator
 ) -> float | None:
-    """Return the least share of wrong ones among ``count`` that audits find, None if all are too few.
+    """Of wrong ones among ``count`` that audits find; None if all are too few.
 
     Args:
         gained: [m, stakes + 1] what wrong ones add, and whether they are an alarm by themselves.

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spsbench.base import (
     GateFailed,
@@ -25,7 +25,14 @@ from spsbench.base import (
     results_dir,
     write_json,
 )
+from spsbench.base.messages import Message
 from spsbench.cli import out, print_json, say
+from spsbench.parts.audit.messages.engines import (
+    NoReleaseDiffers,
+    ReleaseDiffers,
+    ReleaseSkipped,
+    ReleasesPlanned,
+)
 from spsbench.report import NOTHING, interval
 
 if TYPE_CHECKING:
@@ -126,10 +133,10 @@ class Change:
     quantity: str
     between: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def message(self, *, is_first: bool) -> ReleaseDiffers:
         release, before, what = self.release, self.before, self.quantity
-        change = f"{release.version} ({what}: {release.cell(what)}; {before.version}: {before.cell(what)})"
-        return change + (f", unless it is {' or '.join(self.between)}, not audited" if self.between else "")
+        cells = release.cell(what), before.cell(what)
+        return ReleaseDiffers(release.version, before.version, what, *cells, self.between, is_first)
 
 
 def changes(versions: Sequence[str], results: Mapping[str, Release | None]) -> list[Change]:
@@ -196,24 +203,28 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
     folder = wanted.out or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     make_folder(folder, "--out")
     continued_by(lambda: typed(*(() if wanted.out else ("--out", str(folder)))))
-    fetch, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
-    order = ", halving where the ends differ" if halving else ""
-    say(
-        f"{len(versions)} releases of {entry.title}, {versions[-1]} to {versions[0]}{order}: "
-        f"each about {fetch} to fetch, {kept} on disk, "
-        f"{'all' if wanted.keep else 'two at a time'}, {entry.duration} to install and at most "
-        f"{settings.count} x {settings.limits[2] / 60:g} min to audit. Results: {folder}.",
-        quiet=wanted.quiet,
+    planned = ReleasesPlanned(
+        title=entry.title,
+        versions=versions,
+        halving=halving,
+        fetched=megabytes(entry.fetch_bytes),
+        kept=megabytes(entry.kept_bytes),
+        all_kept=wanted.keep,
+        install=str(entry.duration),
+        settings=settings.count,
+        minutes=settings.budget_s / 60,
+        folder=folder,
     )
+    say(str(planned), quiet=wanted.quiet)
     at_once = len(versions) if wanted.keep else 2
     require_disk(at_once * entry.kept_bytes + entry.fetch_bytes + entry.spare_bytes, "The releases")
-    course = _Course(wanted, spec, entry, versions, folder)
-    search(versions, course.visit, halving=halving)
-    course.conclude()
+    audits = _ReleaseAudits(wanted, spec, entry, versions, folder)
+    search(versions, audits.visit, halving=halving)
+    audits.conclude()
 
 
 def _known_releases(entry: Entry) -> list[str]:
-    """Return the index's releases for this Python, newest first."""
+    """Of the index for this Python, newest first."""
     from spsbench.models import Http, find_versions, pip_settings
 
     versions, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
@@ -224,7 +235,7 @@ def _known_releases(entry: Entry) -> list[str]:
     return versions
 
 
-class _Course:
+class _ReleaseAudits:
     """The releases that were audited, kept in the folder."""
 
     def __init__(
@@ -308,9 +319,15 @@ class _Course:
     def _compared(self, release: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
         """Compare with greedy texts of the newest release, drawn in turns."""
         pairs = list(_texts_in_turns(course, (kind, newest)))
-        speed = _ratio([(*one[:2], *other[:2]) for one, other in pairs])
-        known = [(*one[2:], *other[2:]) for one, other in pairs if one[3] and other[3]]
-        release = replace(release, loops=_ratio(known), speed=speed, against=self._newest)
+        speed = _ratio_of_sums(
+            [(one.tokens, one.decode_ms, other.tokens, other.decode_ms) for one, other in pairs]
+        )
+        known = [
+            (one.loop_tokens, one.loops, other.loop_tokens, other.loops)
+            for one, other in pairs
+            if one.loops and other.loops
+        ]
+        release = replace(release, loops=_ratio_of_sums(known), speed=speed, against=self._newest)
         if not known:
             return release
         sums = [sum(column) for column in zip(*known, strict=True)]
@@ -371,7 +388,7 @@ class _Course:
         else:
             screen = out(quiet=self._wanted.quiet)
             screen.print(table.as_rich())
-            for sentence in _sentences(differences, self._skipped):
+            for sentence in _findings(differences, self._skipped):
                 screen.print(f"\n{sentence}", markup=False, highlight=False)
         if newest.code:
             kind = GateFailed if newest.code == GateFailed.exit_code else IncompleteError
@@ -382,19 +399,24 @@ _NOT_ITS_FAULT = ("no package index can be reached", "No space left", " free.")
 """Of errors that every release would end with."""
 
 
-def _sentences(changes: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[str]:
-    yield from (f"{version} was skipped: {why}" for version, why in skipped.items())
+def _findings(changes: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[Message]:
+    yield from (ReleaseSkipped(*each) for each in skipped.items())
     if not changes:
-        yield f"No release differs: its law, and by more than {_APART:.0%} its acceptance and speed."
-    for number, each in enumerate(changes):
-        yield f"{'Another' if number else 'The first'} release that differs: {each}."
+        yield NoReleaseDiffers(_APART)
+    for number, change in enumerate(changes):
+        yield change.message(is_first=not number)
 
 
-_Text = tuple[float, float, int, int | None]
-"""Tokens, the milliseconds that they took, tokens of loops and loops of a greedy text."""
+class _TimedText(NamedTuple):
+    """A greedy text: its tokens, or those that were decoded, and the loops that gave them."""
+
+    tokens: float
+    decode_ms: float
+    loop_tokens: int
+    loops: int | None
 
 
-def _texts_in_turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
+def _texts_in_turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_TimedText, _TimedText]]:
     """Draw greedy texts of both engines in turns, prompt by prompt, up to the first request that fails.
 
     One engine is stopped while the other works.
@@ -424,7 +446,7 @@ def _texts_in_turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple
             yield drawn[first], drawn[1 - first]
 
 
-def _timed_text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
+def _timed_text(peer: Peer, ask: Ask, subject: Subject) -> _TimedText:
     from spsbench.base import checked
 
     began = time.perf_counter()
@@ -432,11 +454,11 @@ def _timed_text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
     took = 1e3 * (time.perf_counter() - began) if answer.wall_ms is None else answer.wall_ms
     count = len(answer.output_ids)
     decoding = (answer.decoded, answer.decode_ms) if answer.decoded and answer.decode_ms else (count, took)
-    return *decoding, answer.decoded or count, answer.loops
+    return _TimedText(*decoding, answer.decoded or count, answer.loops)
 
 
-def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:
-    """Return (first / second) / (third / fourth) of sums over prompts."""
+def _ratio_of_sums(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:
+    """(first / second) / (third / fourth) over prompts."""
     if len(rows) < 2:
         return None
     import numpy as np

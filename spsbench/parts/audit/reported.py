@@ -35,10 +35,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from spsbench.base import Floats
-from spsbench.parts.audit.contexts import WITHDRAWS, Forks, Standing
+from spsbench.parts.audit.contexts import Forks, Standing
+from spsbench.parts.audit.messages.faults import FIRST_DRAFTED, WithdrawnAfterDraw
 from spsbench.parts.external.engine import add_up
 
-PLACE = "the first drafted token of a loop"
 _SHARE = 0.9
 _SURE = 0.95  # of the draft's best token, beyond which a draft's first token says next to nothing
 _GRANTED = 0.1  # least ratio that a draft counts with against an alternative: rounding may move a threshold
@@ -108,4 +108,4 @@ class ReportedDrafts:
     def leading(self) -> tuple[str, str]:
         """Where the e-value comes from, and what is wrong there."""
         how, at = self._forks.laws[int(self._stakes.argmax())]
-        return PLACE, f"{WITHDRAWS}: after it nothing in {how} reaches {at:g}"
+        return FIRST_DRAFTED, str(WithdrawnAfterDraw(how, at))

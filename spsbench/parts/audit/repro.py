@@ -12,7 +12,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -38,9 +38,10 @@ from spsbench.decode import warp
 from spsbench.engines import Reading, own_entries, teacher_force
 from spsbench.models import CausalLM
 from spsbench.parts.audit import repro_parts
-from spsbench.parts.audit.bet_table import LEAVES_OUT_STOPS
 from spsbench.parts.audit.engine_audit import Row, Subject
 from spsbench.parts.audit.localise import MOST_TEXTS, Law, read_under
+from spsbench.parts.audit.messages.faults import LEAVES_OUT_STOPS
+from spsbench.parts.audit.messages.scripts import ABOUT, ScriptHeader, ScriptTitle
 from spsbench.parts.audit.repro_parts import LEAST, LEVEL, followers, p_value, seeds
 from spsbench.parts.external import serving, workers
 from spsbench.parts.external.engine import sampling_of
@@ -116,10 +117,11 @@ def reproducible(rows: Iterable[Row]) -> Row | None:
 def reproduce(
     row: Row,
     subject: Subject,
+    folder: Path,
+    *,
     names: tuple[str, str],
     max_new_tokens: int,
     seed: int,
-    folder: Path,
     draws: Draws | None = None,
 ) -> ReproFacts:
     """Find a context, measure it, and write ``repro.py``."""
@@ -154,7 +156,7 @@ def reproduce(
         "expected": dict(likely),
         "rest": rest,
     }
-    write_text(folder / "repro.py", script(subject.kind.name, _title(row, shown, names), case))
+    write_text(folder / "repro.py", script(subject.kind.name, str(_title(row, shown, names)), case))
     return {
         "setting": setting.name,
         "script": "repro.py",
@@ -169,21 +171,20 @@ def reproduce(
     }
 
 
-def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
-    """Return the script's title and what it shows."""
-    described, spot = row.described, shown.spot
-    behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
-    total = sum(shown.counts.values())
-    drafting = f"drafts by {names[1]}" if row.setting.lookahead else "no draft"
-    verdict = "not the target's" if shown.p_value < LEVEL else "no clear deviation"
-    law = "" if row.against is None else f"\nExpected: what its plain texts follow, {row.against.name}."
-    return (
-        f"{described.engine} {described.version}, {row.setting.name}: does a token follow the target?\n\n"
-        f"One prompt of {len(spot.context)} ids, many seeds, output token {len(spot.prefix) + 1}{behind}.\n"
-        f"When this was written: {total} tokens of {shown.outputs} outputs, "
-        f"p-value {repro_parts.shown(shown.p_value)}: {verdict}.\n"
-        f"The expected probabilities are those of transformers' float32 forward.{law}\n\n"
-        f"Models: {names[0]}, {drafting}."
+def _title(row: Row, shown: Shown, names: tuple[str, str]) -> ScriptTitle:
+    target, draft = names
+    return ScriptTitle(
+        engine=f"{row.described.engine} {row.described.version}",
+        setting=row.setting.name,
+        context=len(shown.spot.context),
+        prefix=shown.spot.prefix,
+        tokens=sum(shown.counts.values()),
+        outputs=shown.outputs,
+        p_value=repro_parts.shown(shown.p_value),
+        is_clear=shown.p_value < LEVEL,
+        law=None if row.against is None else row.against.name,
+        target=target,
+        draft=draft if row.setting.lookahead else None,
     )
 
 
@@ -204,7 +205,7 @@ class _Search:
         for number, context in enumerate(sorted(places, key=len)):
             if any(each.p_value < _CLEAR for each in tried):
                 break  # the next ones are longer
-            outputs = self._outputs(context, self._first("try", number), self._draws.tried)
+            outputs = self._valid_outputs(context, self._first("try", number), self._draws.tried)
             tried += [self._measured_spot(spot, outputs) for spot in self._spots(context, outputs)]
         if not tried:
             raise PeerGone("no context had enough outputs that begin alike")
@@ -214,7 +215,7 @@ class _Search:
         measured = []
         for number, each in enumerate(list(best.values())[:_MEASURED]):
             first = self._first("measured", number)
-            outputs = self._outputs(each.spot.context, first, self._draws.measured)
+            outputs = self._valid_outputs(each.spot.context, first, self._draws.measured)
             measured.append((self._measured_spot(each.spot, outputs), first))
             if measured[-1][0].p_value < LEVEL / _MEASURED:
                 break
@@ -231,7 +232,7 @@ class _Search:
         return probability
 
     def _spots(self, context: tuple[int, ...], outputs: Sequence[Sequence[int]]) -> Iterator[Spot]:
-        """Yield a spot for each place: after the most frequent prefix, while enough outputs have it."""
+        """One for each place: after the most frequent prefix, while enough outputs have it."""
         for place in range(self._row.setting.lookahead + 1):
             prefixes = Counter(tuple(ids[:place]) for ids in outputs if len(ids) > place)
             prefix, count = max(prefixes.items(), key=lambda item: item[1], default=((), 0))
@@ -248,13 +249,13 @@ class _Search:
 
     @torch.inference_mode()
     def _logits(self, spot: Spot) -> Tensor:
-        """Return the target's logits [1, V] at a spot."""
+        """[1, V] the target's."""
         target = self._subject.models[0]
         ids = torch.tensor([*spot.context, *spot.prefix], device=target.device)
         return target.score_uncached(ids, last=1).float()
 
-    def _outputs(self, context: tuple[int, ...], first: int, count: int) -> list[list[int]]:
-        """Return valid outputs, up to the budget."""
+    def _valid_outputs(self, context: tuple[int, ...], first: int, count: int) -> list[list[int]]:
+        """Up to the budget."""
         sampling = sampling_of(self._row.setting.sampling)
         outputs = []
         for seed in seeds(first, count):
@@ -276,7 +277,7 @@ class _Search:
 
 
 def _is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
-    """Return whether rounding cannot change which tokens are possible; logits: [1, V]."""
+    """Rounding cannot change which tokens are possible; logits: [1, V]."""
     if sampling.greedy:
         best = logits.topk(2).values[0]
         return float(best[0] - best[1]) > _GAP
@@ -315,32 +316,34 @@ def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int
     """Return contexts to try, shortened; the best ones whole too."""
     starts: list[_Start] = []
     for each in row.result.drawn[:MOST_TEXTS]:
-        starts += _starts(reading_of(each, models), row, each.prompt, stop_ids)
+        starts += _best_starts(reading_of(each, models), row, each.prompt, stop_ids)
     starts.sort(key=lambda start: -start.score)
     best: list[_Start] = []
     for later in (False, True):
         best += [start for start in starts if start.later == later][:_TRIED]
-    short = [_shortened(start, row, models, stop_ids) for start in best]
+    short = [_shortest_end(start, row, models, stop_ids) for start in best]
     whole = [start.ids for start in best[:1] + best[_TRIED : _TRIED + 1]]
     return list(dict.fromkeys([*short, *whole]))
 
 
-def _starts(reading: Reading, row: Row, prompt: tuple[int, ...], stop_ids: Sequence[int]) -> list[_Start]:
-    """Return the best two starts of a text: one for the first token, one for a later one."""
+def _best_starts(
+    reading: Reading, row: Row, prompt: tuple[int, ...], stop_ids: Sequence[int]
+) -> list[_Start]:
+    """One for the first token of a text, one for a later one."""
     apart = _row_distances(reading, row, stop_ids)
     law = read_under(reading, row.against)
     probability = own_entries(law.q, reading.tokens).double()
     tokens = reading.tokens.tolist()
     reach = row.setting.lookahead + 1
-    starts_of: dict[bool, list[_Start]] = {False: [], True: []}
+    at_first, later = list[_Start](), list[_Start]()
     for start in range(len(tokens)):
         scores = _scores(probability[start : start + reach], apart[start : start + reach])
         ids = (*prompt, *tokens[:start])
         onwards = tuple(tokens[start : start + reach])
-        starts_of[False].append(_Start(float(scores[0]), False, ids, onwards))
+        at_first.append(_Start(float(scores[0]), False, ids, onwards))
         if len(scores) > 1:
-            starts_of[True].append(_Start(float(scores[1:].max()), True, ids, onwards))
-    return [max(starts, key=lambda each: each.score) for starts in starts_of.values() if starts]
+            later.append(_Start(float(scores[1:].max()), True, ids, onwards))
+    return [max(starts, key=lambda start: start.score) for starts in (at_first, later) if starts]
 
 
 def _scores(own: Tensor, apart: Tensor) -> Tensor:
@@ -371,10 +374,10 @@ def _distance(q: Tensor, other: Tensor) -> Tensor:
     return (apart.abs().sum(-1) + apart.sum(-1).abs()) / 2
 
 
-def _shortened(
+def _shortest_end(
     start: _Start, row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the shortest end of a context that promises about as much."""
+    """Of a context, that promises about as much."""
     for length in _LENGTHS:
         ids = start.ids[-length:]
         if len(ids) == len(start.ids):
@@ -391,62 +394,22 @@ def _shortened(
 # --- the script, for the tracker of an engine ---
 
 
-# Of each driver's module: what to know of it, what its models are, and options that only a user knows.
-_NOTES: dict[str, tuple[str, str, dict[str, str]]] = {
-    "llama_cpp": (
-        """llama.cpp: a llama-server on the loopback, started here, with everything in float32.
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """What the models of an engine's module are, and options that only a user knows."""
 
-TARGET and DRAFT are GGUF files in float32, made of the Hugging Face folders that are named above.""",
-        "GGUF",
-        {"server": "llama-server"},
-    ),
-    "onnxruntime_genai": (
-        """ONNX Runtime GenAI on the CPU, in float32.
+    models: str
+    options: Mapping[str, str] = field(default_factory=dict)
 
-TARGET and DRAFT are folders of its builder, made of the Hugging Face folders that are named above:
 
-    python -m onnxruntime_genai.models.builder -i HF_DIR -o TARGET -p fp32 -e cpu -c CACHE""",
-        "ONNX_DIR",
-        {},
-    ),
-    "openvino": (
-        """OpenVINO GenAI on the CPU, in float32, without its prefix cache.
-
-TARGET and DRAFT are folders of OpenVINO's (openvino_model.xml and .bin) in float32. For the audit each was
-made of the Hugging Face folder that is named above: written as a GGUF file in float16, loaded by
-LLMPipeline(..., enable_save_ov_model=True), and the float32 weights put back into what that saved.""",
-        "OPENVINO_DIR",
-        {},
-    ),
-    "transformers": (
-        """``generate()`` of transformers with an assistant, on the CPU, in float32.
-
-TARGET and DRAFT are the Hugging Face folders that are named above.""",
-        "HF_DIR",
-        {},
-    ),
-    "xllamacpp": (
-        """llama.cpp in this process, by xllamacpp's wheel, with everything in float32.
-
-TARGET and DRAFT are GGUF files in float32, made of the Hugging Face folders that are named above.""",
-        "GGUF",
-        {},
-    ),
-    "mlx_lm": (
-        """MLX LM on the CPU, in float32, one request at a time.
-
-TARGET and DRAFT are the Hugging Face folders that are named above.""",
-        "HF_DIR",
-        {},
-    ),
-    "vllm": (
-        """vLLM's build for CPUs, one request at a time, without its prefix cache.
-
-TARGET and DRAFT are the Hugging Face folders that are named above. The audit ran with LD_PRELOAD set to
-lib/libiomp5.so of the environment that vLLM is installed in, as vLLM advises.""",
-        "HF_DIR",
-        {},
-    ),
+_DRIVERS = {
+    "llama_cpp": _Driver("GGUF", {"server": "llama-server"}),
+    "onnxruntime_genai": _Driver("ONNX_DIR"),
+    "openvino": _Driver("OPENVINO_DIR"),
+    "transformers": _Driver("HF_DIR"),
+    "xllamacpp": _Driver("GGUF"),
+    "mlx_lm": _Driver("HF_DIR"),
+    "vllm": _Driver("HF_DIR"),
 }
 
 
@@ -457,12 +420,13 @@ def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
         return {"models": "HF_DIR", "options": command, "flags": ["command"], "environment": {}}
     spec = Spec.parse(engine)
     named = NAMED[name_of(spec)]
-    _, models, flags = _NOTES[named.module]
-    options: dict[str, Any] = {**named.handed(spec, "--engine"), **flags}
+    driver = _DRIVERS[named.module]
+    options: dict[str, Any] = {**named.handed(spec, "--engine"), **driver.options}
     environment = {**named.environment}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
-    return {"models": models, "options": options, "flags": list(flags), "environment": environment}
+    flags = list(driver.options)
+    return {"models": driver.models, "options": options, "flags": flags, "environment": environment}
 
 
 def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
@@ -474,12 +438,12 @@ def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
         module = NAMED[name_of(Spec.parse(engine))].module
         own = Path(workers.__file__).with_name(f"{module}.py")
         tree = ast.parse(own.read_text())
-        files += [Path(serving.__file__), *_workers_of(tree), own]
+        files += [Path(serving.__file__), *_other_workers(tree), own]
         driver = next(node.name for node in tree.body if isinstance(node, ast.ClassDef))
-        about = _NOTES[module][0]
+        about = ABOUT[module]
     imports, body = _bundled([*files, Path(repro_parts.__file__)], {"main", driver})
     facts = pformat(dict(case), width=100, compact=True, sort_dicts=False)
-    docstring = f"{title}\n\n{about}\n\nWritten by spsbench {spsbench.__version__}; needs none of it."
+    docstring = ScriptHeader(title, about, spsbench.__version__)
     return (
         f'"""{docstring}\n"""\n\nfrom __future__ import annotations\n\n{imports}\n\n'
         f"CASE: dict[str, Any] = {facts}\n\n{body}\n\n\n"
@@ -487,15 +451,15 @@ def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
     )
 
 
-def _workers_of(tree: ast.Module) -> list[Path]:
-    """Return the files of other workers whose parts a worker takes."""
+def _other_workers(tree: ast.Module) -> list[Path]:
+    """Files of workers whose parts a worker takes."""
     modules = (str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom))
     names = [name.rpartition(".")[2] for name in modules if name.startswith(f"{workers.__name__}.")]
     return [Path(workers.__file__).with_name(f"{name}.py") for name in names]
 
 
 def _bundled(files: Iterable[Path], wanted: set[str]) -> tuple[str, str]:
-    """Return the imports and definitions of some files that the wanted names need."""
+    """Imports and definitions of some files that the wanted names need."""
     parts: list[tuple[ast.stmt, str, set[str]]] = []
     imported: dict[str, tuple[str, str]] = {}
     for text in (file.read_text(encoding="utf-8") for file in files):
@@ -505,7 +469,7 @@ def _bundled(files: Iterable[Path], wanted: set[str]) -> tuple[str, str]:
             elif isinstance(node, ast.ImportFrom):
                 imported |= {alias.name: (str(node.module), alias.name) for alias in node.names}
             elif not isinstance(node, ast.Expr | ast.If):
-                parts.append((node, _text(node, text.splitlines()), _defined(node)))
+                parts.append((node, _source_text(node, text.splitlines()), _defined(node)))
     needed = {"CASE"}
     while more := wanted - needed:
         needed |= more
@@ -533,8 +497,8 @@ _NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside", "_re
 """Methods of a worker; a script asks for one request at a time."""
 
 
-def _text(node: ast.stmt, lines: Sequence[str]) -> str:
-    """Return a statement's source; a class loses what a script does not ask for."""
+def _source_text(node: ast.stmt, lines: Sequence[str]) -> str:
+    """A class loses what a script does not ask for."""
     numbers = list(range(node.lineno, (node.end_lineno or 0) + 1))
     if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         return "\n".join(lines[number - 1] for number in numbers)

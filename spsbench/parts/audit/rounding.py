@@ -23,8 +23,10 @@ import torch
 from torch import nn
 
 from spsbench.base import Ask, Peer, PeerError
+from spsbench.base.messages import Message
 from spsbench.engines import Reading, own_entries
 from spsbench.models import CausalLM, TorchLM
+from spsbench.parts.audit.messages.evidence import FarFromWeights, GreedyDifference, PairsDiffer
 from spsbench.runner import Foreign, reading_of
 from spsbench.stats import ALARM_LOG10_E
 from spsbench.store import Evidence, RoundingFacts
@@ -238,24 +240,20 @@ def compared(
     return facts
 
 
-def alarms(facts: RoundingFacts, evidence: Evidence | None, tokens: int, *, is_plain: bool) -> list[str]:
-    """Return what rounding does not explain."""
-    reasons = []
+def alarms(facts: RoundingFacts, evidence: Evidence | None, tokens: int, *, is_plain: bool) -> list[Message]:
+    """What rounding does not explain."""
+    reasons = list[Message]()
     if is_plain:
         nats = 0.0 if evidence is None else evidence["log10_e_value"] * math.log(10) / max(1, tokens)
         # A greedy token that is not the best one has probability 0, however near it is.
         away = max(nats, facts["outside_share"]) if facts["stray_mean"] is None else facts["stray_mean"]
         most = TOLERANCE + ALLOWED * facts["expected"]
         if away > most:
-            reasons.append(
-                f"{away:.3f} nats a token from the dequantised weights, and rounding may take {most:.3f}"
-            )
+            reasons.append(FarFromWeights(away, most))
     elif facts["log10_e_value"] >= ALARM_LOG10_E:
-        reasons.append(f"pairs of texts with and without a draft: e-value 10^{facts['log10_e_value']:.1f}")
+        reasons.append(PairsDiffer(facts["log10_e_value"]))
     for parting in facts["differences"]:
         if not parting["explained"]:
-            reasons.append(
-                f"request {parting['request']} leaves the plain text at token {parting['place']}, "
-                f"{parting['apart']:.3g} below the best logit; plain texts stray by {facts['stray_most']:.3g}"
-            )
+            where = parting["request"], parting["place"], parting["apart"]
+            reasons.append(GreedyDifference(*where, facts["stray_most"]))
     return reasons

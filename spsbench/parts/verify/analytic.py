@@ -21,7 +21,8 @@ from torch import Tensor
 from spsbench.base import MODIFIED_REJECTION
 from spsbench.decode import Accept, DecodedLoop, Draft, HostRows, algorithms, as_in_a_loop, judged
 from spsbench.decode import sampling as law
-from spsbench.parts.verify.effort import Finding, skipped
+from spsbench.parts.verify.effort import Finding, measured, skipped
+from spsbench.parts.verify.messages import AllAtAnEdge, LawDistance, NoThresholds, RowsNotShown
 from spsbench.parts.verify.subject import SamplerUnderTest, steady
 
 _STEP = 2.0**-18
@@ -101,7 +102,7 @@ def _final_law(probe: _TwoNumbers, test: float, weights: Sequence[float]) -> Ten
 
 
 def _threshold(below: Callable[[float], bool], guess: float) -> float:
-    """Return up to which number ``below`` holds: the guess, if it holds just under and fails just over it."""
+    """Up to which number ``below`` holds: the guess, if it holds just under and fails just over it."""
     low, high = guess - _STEP, guess + _STEP
     if (low <= 0 or below(low)) and (high >= 1 or not below(high)):
         return guess
@@ -117,7 +118,6 @@ def _threshold(below: Callable[[float], bool], guess: float) -> float:
 
 
 def _with_token(draft: Draft, j: int, x: int) -> Draft:
-    """Return the draft with another token at place ``j``."""
     tokens = draft.tokens.clone()
     tokens[j] = x
     return Draft(tokens, draft.probs)
@@ -163,14 +163,14 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
     showing what it draws from. A point mass is its own row.
     """
     if subject.rule.name != MODIFIED_REJECTION:
-        return skipped(_TEST, f"it asks for modified rejection's thresholds, which {subject.rule} has not")
+        return skipped(_TEST, NoThresholds(subject.rule))
     errors: list[float] = []
     at_an_edge = 0
     for index, prompt in enumerate(prompts):
         try:
             laws, sequence = _laws(subject, prompt, subject.seed + index)
         except _RowsNotShown:
-            return skipped(_TEST, f"{subject.drafter} does not show which rows its tokens were drawn from")
+            return skipped(_TEST, RowsNotShown(subject.drafter))
         tokens = torch.tensor(sequence, device=subject.device)
         logits = subject.target.score_uncached(tokens, last=len(sequence) - len(prompt) + 1)
         rows = subject.law(logits, sequence, len(prompt))
@@ -180,26 +180,15 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
                 errors.append(implied.distance(row))
             at_an_edge += not sure
     if at_an_edge and not errors:
-        return skipped(_TEST, f"rounding decides what is possible at all {at_an_edge} positions visited")
+        return skipped(_TEST, AllAtAnEdge(at_an_edge))
     mean, worst = (math.fsum(errors) / len(errors), max(errors)) if errors else (0.0, 0.0)
     tolerance = _TOLERANCE.get(subject.target.dtype, _COARSE_TOLERANCE)
-    return Finding(
-        _TEST,
-        len(errors) > 0 and mean <= tolerance,
-        f"mean total variation {mean:.1e}, worst {worst:.1e}, over {len(errors)} positions",
-        f"a mean total variation above {tolerance:g} at the positions visited",
-        {
-            "positions": len(errors),
-            "skipped_at_an_edge": at_an_edge,
-            "mean": mean,
-            "worst": worst,
-            "limit": tolerance,
-        },
-    )
+    distance = LawDistance(len(errors), at_an_edge, mean, worst, tolerance)
+    return measured(_TEST, len(errors) > 0 and mean <= tolerance, distance)
 
 
 def _laws(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> tuple[list[_Law], list[int]]:
-    """Yield the law of each emitted token as the sampler implies it, and prompt with output."""
+    """The law of each emitted token as the sampler implies it; prompt with output."""
     sequence, laws = list(prompt), list[_Law]()
     drafter = subject.build_drafter(subject.sampling)
     with observed() as drawn, subject.loops(subject.target, drafter, prompt, seed) as begin:
@@ -224,7 +213,7 @@ def _drawn_from(loop: DecodedLoop, shown: list[Tensor]) -> Tensor:
 
 
 def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
-    """Yield the laws of a loop's tokens; ``drawn`` [K, V] is what the draft drew from."""
+    """``drawn`` [K, V] is what the draft drew from."""
     assert loop.draft is not None
     q = loop.target_probs
     rows = [part.cpu() for part in (q, loop.draft.rows(q.shape[-1], q.dtype), drawn)]
@@ -233,7 +222,7 @@ def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
     columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
     q, shown, really = (_lumped(part, columns) for part in rows)
     certain = loop.draft.probs is None
-    draft = Draft(_places(loop.draft.tokens.cpu(), columns), None if certain else shown)
+    draft = Draft(_column_places(loop.draft.tokens.cpu(), columns), None if certain else shown)
     rule: Accept = vars(algorithms)["accept_draft"]  # as the loop finds it, with whatever is planted there
     for j in range(loop.accepted + 1):
         yield _Law(columns, emitted_law(rule, q, draft, really, j))
@@ -245,8 +234,8 @@ def _lumped(rows: Tensor, columns: Tensor) -> Tensor:
     return torch.cat([rows.index_select(-1, columns), others], dim=-1)
 
 
-def _places(tokens: Tensor, columns: Tensor) -> Tensor:
-    """Return which column stands for each token; the last one for all others."""
+def _column_places(tokens: Tensor, columns: Tensor) -> Tensor:
+    """Which column stands for each token; the last one for all others."""
     same = tokens.unsqueeze(-1) == columns
     return torch.where(same.any(-1), same.int().argmax(-1), len(columns))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,6 +13,7 @@ from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, re
 from spsbench.cli import Common, asks, option, option_of, options, out, print_json, say
 
 if TYPE_CHECKING:
+    from spsbench.base.messages import Message
     from spsbench.config import RunConfig
     from spsbench.decode import TextDecoder
     from spsbench.parts.verify.effort import Effort, Finding
@@ -78,7 +79,9 @@ def verify(wanted: VerifyOptions) -> None:
     Example: spsbench verify --effort reduced --sampling nucleus
     """
     if wanted.tensor_parallel is None:
-        require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
+        require_alone(
+            "test", remedy=f"Add --tensor-parallel {started()}, or start spsbench without torchrun."
+        )
     if wanted.engine is not None:
         of_part("audit.command:verify_engine")(wanted, wanted.engine)
     else:
@@ -147,9 +150,7 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
         axes = {
             result.name: result.arm.axes() | {"lossless": result.subject.is_lossless} for result in results
         }
-        findings_of = {
-            each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results
-        }
+        findings_of = {each.name: [finding.record() for finding in each.found] for each in results}
         print_json({"control": wanted.control, "passed": not failed, "arms": axes, "findings": findings_of})
     elif not quiet:
         for tested in results:
@@ -157,7 +158,7 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
     if failed:  # a drafter's fault in its own words, and the first option that made the sampler another one
         faults = [f.fault for f, _ in failed if f.fault]
         caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
-        what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
+        why = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
         changed = {
             "--control": wanted.control,
             "--drafter": wanted.drafter,
@@ -165,25 +166,22 @@ def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
             "--policy": wanted.policy,
         }
         typed = (f"{flag} {text}" for flag, text in changed.items() if text)
-        raise GateFailed(f"{what} caught by {caught}.", flag=next(typed, None))
-    for sentence in _closing(results):
-        say(sentence, quiet=quiet)
+        raise GateFailed(f"{why} caught by {caught}.", flag=next(typed, None))
+    for sentence in _conclusions(results):
+        say(str(sentence), quiet=quiet)
 
 
-def _closing(results: Sequence[_Tested]) -> Iterator[str]:
-    """Return what may be concluded where nothing failed; the leakage is by the re-score of whole outputs."""
+def _conclusions(results: Sequence[_Tested]) -> Iterator[Message | str]:
+    """What may be concluded where nothing failed; the leakage is by the re-score of whole outputs."""
     from spsbench.parts.verify.effort import LOSSY
-    from spsbench.parts.verify.outputs import at_most
+    from spsbench.parts.verify.messages import NO_DIFFERENCE, LossyLeakage
 
     if any(tested.subject.is_lossless for tested in results):
-        yield "No test found a difference from the target's distribution."
+        yield NO_DIFFERENCE
     for tested in results:
         if not tested.subject.is_lossless:
-            numbers: Mapping[str, Any] = next(f.numbers for f in tested.found if f.test == "outputs")
-            leakage = "but nothing was left to chance"
-            if "leakage" in numbers:
-                leakage = f"leakage {numbers['leakage']:.1%}, {at_most(numbers['leakage_bound'])}"
-            yield f"{tested.label}, {tested.arm.sampling_name}: {LOSSY}, {leakage}."
+            numbers = next(finding.numbers for finding in tested.found if finding.test == "outputs")
+            yield LossyLeakage(tested.label, tested.arm.sampling_name, LOSSY, numbers)
 
 
 def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
@@ -206,22 +204,23 @@ def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
         print_json({"passed": not missed, "matrix": matrices})
     elif not quiet:
         for name, matrix in matrices.items():
-            out().print(_matrix(name, matrix))
+            out().print(_control_table(name, matrix))
     if missed:
         raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--control")
 
 
 def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> Iterator[_Tested]:
-    """Yield each sampling and way of drafting to test, with the pair loaded once; with ``drawn`` only
-    samplings that leave something to chance."""
+    """Each sampling and way of drafting to test, with the pair loaded once; with ``drawn`` only samplings
+    that leave something to chance."""
     from spsbench.decode import bound
     from spsbench.drafters import states_read
     from spsbench.models import title
+    from spsbench.parts.verify.messages import CHECKING
     from spsbench.parts.verify.subject import SamplerUnderTest
     from spsbench.runner import load, plan
 
     config = _settings(replace(wanted, quiet=True), effort)  # how a file is read has been said
-    say("Checking task, data and models", quiet=wanted.quiet)
+    say(CHECKING, quiet=wanted.quiet)
     ready = plan(config, scores=False)
     arms = [arm for arm in ready.arms if arm.method == "sps" and not (drawn and arm.sampling.greedy)]
     if not arms:
@@ -238,12 +237,12 @@ def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> 
             bound(arm.sampling, ready.tokenizer),
             arm.k,
             pair.device,
-            wanted.control,
-            config.seed,
-            arm.drafter,
-            arm.rule,
-            arm.policy,
-            tuple(prompts),
+            control=wanted.control,
+            seed=config.seed,
+            drafter=arm.drafter,
+            rule=arm.rule,
+            policy=arm.policy,
+            corpus=tuple(prompts),
         )
         name = arm.sampling_name if alone else arm.name
         tested = _Tested(name, arm, subject, ready.tokenizer, prompts)
@@ -255,7 +254,7 @@ def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> 
 
 
 def _settings(wanted: VerifyOptions, effort: Effort) -> RunConfig:
-    """Return the samplers' settings, both samplings by default, on as many prompts as the tests read."""
+    """Both samplings by default, on as many prompts as the tests read."""
     from spsbench.cli import RunOptions, among, read_settings
     from spsbench.engines import refuse_beams
 
@@ -276,7 +275,7 @@ def _verdicts(tested: _Tested) -> RenderableType:
     styles = {"ok": "green", "FAILED": "bold red"}
     columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
     rows: list[list[Cell]] = [
-        [f.test, Styled(f.verdict, styles.get(f.verdict, "yellow")), f.found, Styled(f.bounds, "dim")]
+        [f.test, Styled(f.verdict, styles.get(f.verdict, "yellow")), f.found, Styled(str(f.bounds), "dim")]
         for f in tested.found
     ]
     arm = tested.arm
@@ -296,13 +295,13 @@ _HYPHENATED = {
 }
 
 
-def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
-    """Return the matrix of controls and tests, with marks that fit on 80 columns."""
+def _control_table(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
+    """With marks that fit on 80 columns."""
+    from spsbench.parts.verify.messages import ControlMatrix
     from spsbench.parts.verify.verification import TESTS
     from spsbench.report import Table, left
 
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
     rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]
     table = Table([left("planted", whole=True), *(left(_HYPHENATED.get(test, test)) for test in tests)], rows)
-    title = f"Controls ({name}): x where a test caught what was planted"
-    return Group(Text(title, style="italic"), table.as_rich(gap=1))
+    return Group(Text(str(ControlMatrix(name)), style="italic"), table.as_rich(gap=1))

@@ -102,7 +102,7 @@ def _untimed_draft() -> Iterator[Swap]:
 
 
 def _wherever_warp_is_named(wrong: Callable[[Tensor, SamplingParams], Tensor]) -> Iterator[Swap]:
-    """Return a swap for each spsbench module that imported the warper by name, and one for the loops' own."""
+    """A swap for each spsbench module that imported the warper by name, and one for the loops' own."""
     yield rows, "warped", lambda logits, params: rows.TensorRows(wrong(logits, params))
     for name, module in list(sys.modules.items()):
         if name.startswith("spsbench.") and vars(module).get("warp") is _right_warp:
@@ -318,7 +318,7 @@ def _deaf(target: CausalLM, stop_ids: frozenset[int]) -> Callable[[Tensor, int],
     )
 
 
-_AROUND: dict[str, Callable[[CausalLM, frozenset[int]], Swap | None]] = {
+_AROUND: dict[str, Callable[[CausalLM, frozenset[int]], Swap]] = {
     "verification-at-temperature-1": lambda target, stop_ids: (
         algorithms,
         "TargetVerifier",
@@ -326,11 +326,11 @@ _AROUND: dict[str, Callable[[CausalLM, frozenset[int]], Swap | None]] = {
     ),
     "float16-residual": lambda target, stop_ids: (rejection, "residual", _half_residual),
     "swallowed-stop": lambda target, stop_ids: (target, "score", _deaf(target, stop_ids)),
-    # These change requests: see ``served``.
-    "leaked-prompt": lambda target, stop_ids: None,
-    "reused-seed": lambda target, stop_ids: None,
 }
-ENGINE_FAULTS = (*FAULTS, *_AROUND)
+_OF_REQUESTS = ("leaked-prompt", "reused-seed")
+"""These change requests: see ``served``."""
+
+ENGINE_FAULTS = (*FAULTS, *_AROUND, *_OF_REQUESTS)
 """Everything that a served engine can be given."""
 
 
@@ -341,9 +341,10 @@ def faulty(name: str | None, target: CausalLM, stop_ids: frozenset[int]) -> Iter
         with _swapped([(ModelDrafter, "draft", draft_faults.RIGHT[name])]):
             yield
     elif name in _AROUND:
-        swap = _AROUND[name](target, stop_ids)
-        with _swapped([] if swap is None else [swap]):
+        with _swapped([_AROUND[name](target, stop_ids)]):
             yield
+    elif name in _OF_REQUESTS:
+        yield
     else:
         with planted(name, target), planted_everywhere(name):
             yield

@@ -95,13 +95,13 @@ def most_probable(shown: Callable[[Tensor], Tensor] | None) -> Drafts:
 
     def draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         pending = torch.tensor(tokens[self.model.length :], device=u.device)
-        picks, told = list[Tensor](), list[Tensor]()
+        picks, shown_rows = list[Tensor](), list[Tensor]()
         for _ in range(k):
             row = warp(self.model.score(pending, last=1), self.sampling)
             pending = row.argmax(-1)
             picks.append(pending)
-            told += [] if shown is None else [shown(row)]
-        return Draft(torch.cat(picks), None if shown is None else torch.cat(told))
+            shown_rows += [] if shown is None else [shown(row)]
+        return Draft(torch.cat(picks), None if shown is None else torch.cat(shown_rows))
 
     return draft
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from spsbench.base.messages import Message
+from spsbench.parts.verify.messages import Measured, Numbers
 
 Sizes = tuple[tuple[int, int], ...]
 """(V, K) of tables."""
@@ -82,16 +86,37 @@ class Finding:
 
     test: str
     passed: bool
-    found: str
-    bounds: str
-    numbers: dict[str, float | int | str | None] = field(default_factory=dict)
+    message: Message | str
+    bounds: Message | str = "nothing"
+    numbers: Numbers = field(default_factory=dict)
     unjudged: str = ""
     fault: str = ""
+
+    @property
+    def found(self) -> str:
+        return str(self.message)
 
     @property
     def verdict(self) -> str:
         return self.unjudged or ("ok" if self.passed else "FAILED")
 
+    def record(self) -> dict[str, Any]:
+        """The finding for JSON, in sentences."""
+        return {
+            "test": self.test,
+            "passed": self.passed,
+            "found": self.found,
+            "bounds": str(self.bounds),
+            "numbers": self.numbers,
+            "unjudged": self.unjudged,
+            "fault": self.fault,
+            "verdict": self.verdict,
+        }
 
-def skipped(test: str, reason: str) -> Finding:
-    return Finding(test, True, reason, "nothing", unjudged=SKIPPED)
+
+def measured(test: str, passed: bool, result: Measured) -> Finding:
+    return Finding(test, passed, result, result.excludes, result.numbers)
+
+
+def skipped(test: str, reason: Message | str) -> Finding:
+    return Finding(test, True, reason, unjudged=SKIPPED)

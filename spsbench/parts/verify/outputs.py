@@ -35,9 +35,19 @@ from spsbench.engines import (
 from spsbench.law import DECIDED, MIXTURES, POWERS, TOO_FAR, Sums, added
 from spsbench.models import LAST, CausalLM, States, TorchLM, columns_of, tree_of
 from spsbench.parts.verify.controls import planted
-from spsbench.parts.verify.effort import Finding, skipped
+from spsbench.parts.verify.effort import Finding, measured, skipped
+from spsbench.parts.verify.messages import (
+    Decisions,
+    DecisionsExcluded,
+    DecisionsNotDerived,
+    FalseAlarms,
+    GreedyOutputs,
+    NextTokens,
+    Numbers,
+    OutputLeakage,
+)
 from spsbench.parts.verify.subject import SamplerUnderTest
-from spsbench.stats import FALSE_ALARM, UNBOUNDED, bounds, g_statistic, rows_apart, survival, wrong_rows
+from spsbench.stats import FALSE_ALARM, g_statistic, rows_apart, survival, wrong_rows
 
 Path = tuple[int, ...]
 
@@ -145,7 +155,7 @@ def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]
     target = MemoizedModel(subject.target, subject.device)
     draft = MemoizedModel(subject.draft, subject.device)
     drafter = subject.build_drafter(subject.sampling, draft, hidden=target)
-    return _test("sampling", subject, contexts, draws, target, drafter, target)
+    return _judged_next_tokens("sampling", subject, contexts, draws, target, drafter, target)
 
 
 @torch.inference_mode()
@@ -153,10 +163,10 @@ def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]
     """Draw fewer loops, with every forward computed again through the models and their caches."""
     witness = MemoizedModel(subject.target, subject.device)
     drafter = subject.build_drafter(subject.sampling)
-    return _test("end to end", subject, contexts, draws, subject.target, drafter, witness)
+    return _judged_next_tokens("end to end", subject, contexts, draws, subject.target, drafter, witness)
 
 
-def _test(
+def _judged_next_tokens(
     name: str,
     subject: SamplerUnderTest,
     contexts: Sequence[Sequence[int]],
@@ -173,7 +183,7 @@ def _test(
     g, freedom, cells, impossible = 0.0, 0, 0, 0
     for index, context in enumerate(contexts):
         seen: dict[Path, Counter[int]] = {}
-        for path in _paths(subject, target, drafter, context, draws, index):
+        for path in _loops_after(subject, target, drafter, context, draws, index):
             for i, token in enumerate(path):
                 seen.setdefault(path[:i], Counter())[token] += 1
         for prefix, counts in seen.items():
@@ -184,24 +194,19 @@ def _test(
     p_value = survival(g, freedom)
     # A token that the law rules out needs no statistics, but rounding may put one at a nucleus' edge.
     passed = p_value >= FALSE_ALARM and impossible <= draws * len(contexts) // 1000
-    return Finding(
-        name,
-        passed,
-        f"G = {g:.0f} on {freedom} degrees of freedom, p = {p_value:.2g}, {impossible} impossible tokens",
-        f"false alarm once in {1 / FALSE_ALARM:,.0f}; {draws:,} draws in each of {len(contexts)} contexts",
-        {
-            "draws": draws,
-            "contexts": len(contexts),
-            "g": g,
-            "degrees_of_freedom": freedom,
-            "prefixes": cells,
-            "p_value": p_value,
-            "impossible": impossible,
-        },
+    counted = NextTokens(
+        draws=draws,
+        contexts=len(contexts),
+        g=g,
+        degrees_of_freedom=freedom,
+        prefixes=cells,
+        p_value=p_value,
+        impossible=impossible,
     )
+    return measured(name, passed, counted)
 
 
-def _paths(
+def _loops_after(
     subject: SamplerUnderTest,
     target: LanguageModel,
     drafter: Drafter,
@@ -209,7 +214,7 @@ def _paths(
     draws: int,
     index: int,
 ) -> Iterator[Path]:
-    """Yield the tokens of one loop after a context, repeatedly."""
+    """The tokens of one loop, repeatedly."""
     for first in range(0, draws, _ANEW):
         seed = (subject.seed * 1_000_003 + index) * 10_000_019 + first
         with subject.loops(target, drafter, context, seed) as begin:
@@ -252,39 +257,29 @@ def greedy_identity(
             row = witness.score_uncached(context, last=1)[0].float()
             partings.append(parting)
             gaps.append(abs(float(row[plain[parting]] - row[speculative[parting]])))
-    same = len(prompts) - len(gaps)
     bugs = sum(not gap <= 2 * row_difference for gap in gaps)
-    counts = f"{same} of {len(prompts)} outputs identical, {len(gaps) - bugs} numeric ties, {bugs} bugs"
-    first = min(partings, default=None)
-    widest = max(gaps, default=0.0)
-    return Finding(
-        "greedy",
-        bugs == 0,
-        counts if first is None else f"{counts}; first parting at token {first}, widest gap {widest:.2g}",
-        f"any greedy difference in {len(prompts)} outputs of {_GREEDY_TOKENS} tokens that rounding does not "
-        "explain",
-        {
-            "outputs": len(prompts),
-            "identical": same,
-            "numeric_ties": len(gaps) - bugs,
-            "bugs": bugs,
-            "first_parting": first,
-            "widest_gap": widest,
-            "tie_limit": 2 * row_difference,
-        },
+    outputs = GreedyOutputs(
+        outputs=len(prompts),
+        tokens=_GREEDY_TOKENS,
+        identical=len(prompts) - len(gaps),
+        numeric_ties=len(gaps) - bugs,
+        bugs=bugs,
+        first_parting=min(partings, default=None),
+        widest_gap=max(gaps, default=0.0),
+        tie_limit=2 * row_difference,
     )
+    return measured("greedy", bugs == 0, outputs)
 
 
 def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return greedy outputs of ArS, without any control, and of SpS with the subject's control."""
+    """Of ArS, without any control, and of SpS with the subject's control."""
     loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
     plain = [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), _GREEDY_TOKENS)]
-    return plain, _target_tokens(subject, prompt, 0)[:_GREEDY_TOKENS]
+    return plain, _speculative_tokens(subject, prompt, 0)[:_GREEDY_TOKENS]
 
 
 @torch.inference_mode()
-def _target_tokens(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
-    """Return tokens of the subject's loops after a prompt."""
+def _speculative_tokens(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
     drafter = subject.build_drafter(subject.sampling)
     tokens = list[int]()
     with subject.loops(subject.target, drafter, prompt, seed) as begin:
@@ -295,7 +290,7 @@ def _target_tokens(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) 
 
 
 def _in_float32(model: CausalLM) -> CausalLM:
-    """Return a float32 copy of a model of lower precision, if it is small enough to copy."""
+    """A copy of a model of lower precision, if it is small enough to copy."""
     exact = model.dtype in (torch.float32, torch.float64)
     if exact or model.parameters > _COPY_LIMIT_PARAMETERS:
         return model
@@ -348,16 +343,14 @@ def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
     """Derive every decision of the outputs again, and hold the rows that they had against the target's."""
     rows = rows_apart(decisions, "target")
     if rows is None:
-        return skipped("decisions", f"those of the rule {rule} are not derived")
+        return skipped("decisions", DecisionsNotDerived(rule))
     decided, contradicted = (int(decisions[name]) for name in (DECIDED, f"{DECIDED}_contradicted"))
-    reasons = [f"{contradicted} of {decided} decisions contradict the rows"] * bool(contradicted)
-    reasons += map(str, wrong_rows("target", rows))
+    wrong = wrong_rows("target", rows)
     return Finding(
         "decisions",
-        not reasons,
-        "; ".join(reasons) or f"all {decided} follow from the rows as computed, and these are the target's",
-        "any decision that rounding in float32 does not explain, any wrong row in float32, in 16 bits rows "
-        f"{TOO_FAR:g} times farther off than rounding",
+        not contradicted and not wrong,
+        Decisions(decided, contradicted, wrong),
+        DecisionsExcluded(TOO_FAR),
         {
             "outputs": outputs,
             "decisions": decided,
@@ -370,34 +363,19 @@ def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
     )
 
 
-def at_most(bound: float) -> str:
-    """Return an upper bound of a leakage in words."""
-    return f"at most {bound:.2%} (95%)" if bounds(bound) else UNBOUNDED
-
-
 def rescored_outputs(total: Sums, outputs: int) -> Finding:
     """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
     names = [f"log_e_mixture_{x}" for x in MIXTURES] + [f"log_e_power_{x}" for x in POWERS]
     e_value = sum(math.exp(min(total.get(name, 0.0), 700.0)) for name in names) / len(names)
     information = total.get("leak_information", 0.0)
     impossible = total["impossible"]
-    numbers: dict[str, float | int | str | None] = {"outputs": outputs, "e_value": e_value, **total}
+    numbers: Numbers = {"outputs": outputs, "e_value": e_value, **total}
     passed = e_value < ALARM and impossible == 0
-    leakage = "nothing was left to chance"
+    leakage, bound = None, 1.0
     if information > 0:
-        estimate = total["leak_score"] / information
+        leakage = total["leak_score"] / information
         error = math.sqrt(total["leak_var"]) / information
-        bound = max(estimate, 0.0) + _ONE_SIDED_95 * error
-        # An estimate beside an "ok" reads as a leak that was found; there its noise alone is known.
-        leakage = f"leakage {estimate:.2%}, {at_most(bound)}"
-        if passed:
-            seen = f"one above {bound:.1%} would have been seen (95%)" if bounds(bound) else UNBOUNDED
-            leakage = f"no sign of a leak; {seen}"
-        numbers |= {"leakage": estimate, "leakage_error": error, "leakage_bound": bound}
-    return Finding(
-        "outputs",
-        passed,
-        f"{leakage}, e-value {e_value:.2g}, {impossible:.0f} impossible tokens",
-        f"alarm at an e-value of {ALARM:.0f}: at most one false alarm in {ALARM:.0f}, whenever evaluated",
-        numbers,
-    )
+        bound = max(leakage, 0.0) + _ONE_SIDED_95 * error
+        numbers |= {"leakage": leakage, "leakage_error": error, "leakage_bound": bound}
+    message = OutputLeakage(leakage, bound, e_value, impossible, passed)
+    return Finding("outputs", passed, message, FalseAlarms(ALARM), numbers)

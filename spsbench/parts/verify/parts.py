@@ -18,9 +18,20 @@ from spsbench.decode import rows as loop_rows
 from spsbench.drafters import CheckedDrafter, DrafterFault, build_rule
 from spsbench.engines import EagerEngine
 from spsbench.law import EXACT, NotAFunction, Scene, TableModel, random_rows, worst_difference
-from spsbench.parts.verify.effort import Finding, Sizes, skipped
+from spsbench.parts.verify.effort import Finding, Sizes, measured, skipped
+from spsbench.parts.verify.messages import (
+    BookedTime,
+    DecodingDifference,
+    DraftsRepeated,
+    LoopLaws,
+    NotOnTables,
+    TimeDifference,
+    UniformNumbers,
+    WarpDistance,
+)
 from spsbench.parts.verify.subject import SamplerUnderTest, written
 from spsbench.runner import interleaved
+from spsbench.stats import FALSE_ALARM
 from spsbench.testing import described as difference_shown
 from spsbench.testing import scenes, small_tree
 
@@ -71,11 +82,11 @@ def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float
     kept = [brute_force(scores, replace(params, top_p=min(max(p, 0.0), 1.0))) > 0 for p in near]
     before = brute_force(scores, replace(params, top_p=1.0)) > 0
     same = all(bool((some == kept[0]).all()) for some in kept)
-    return same and all(_gap(scores, some) > least for some in (before, *kept))
+    return same and all(_gap_at_edge(scores, some) > least for some in (before, *kept))
 
 
-def _gap(scores: Row, kept: Bools) -> float:
-    """Return how far the least kept score lies above the largest dropped one."""
+def _gap_at_edge(scores: Row, kept: Bools) -> float:
+    """How far the least kept score lies above the largest dropped one."""
     return np.inf if kept.all() else float(scores[kept].min() - scores[~kept].max())
 
 
@@ -100,13 +111,13 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
     Each row is warped alone, as a draft's are, and among others, as the target's are.
     """
     distances: list[tuple[float, SamplingParams]] = []
-    skipped = 0
+    at_an_edge = 0
     for rows in _flat_rows(subject, prompts):
         for sampling in dict.fromkeys((replace(subject.sampling, process=None), *_OTHERS)):
             together = _warped(rows, sampling)
             for index, row in enumerate(rows.double().cpu().numpy()):
                 if not is_clear(row, sampling, _SLACK):
-                    skipped += 1
+                    at_an_edge += 1
                     continue
                 truth = torch.from_numpy(brute_force(row, sampling))
                 for warped in (together[:, index], _warped(rows[index : index + 1], sampling)[:, 0]):
@@ -114,19 +125,8 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
                     distances.append((distance, sampling))
     worst, where = max(distances, key=lambda each: each[0], default=(0.0, None))
     worst_sampling = "-" if where is None else where.described
-    return Finding(
-        "warp",
-        len(distances) > 0 and all(distance <= _LIMIT for distance, _ in distances),
-        f"total variation at most {worst:.1e} ({worst_sampling}) over {len(distances)} rows",
-        f"a total variation above {_LIMIT:g} from a brute-force warper, in any row whose edge is clear",
-        {
-            "compared": len(distances),
-            "skipped_at_an_edge": skipped,
-            "worst": worst,
-            "worst_sampling": worst_sampling,
-            "limit": _LIMIT,
-        },
-    )
+    passed = len(distances) > 0 and all(distance <= _LIMIT for distance, _ in distances)
+    return measured("warp", passed, WarpDistance(len(distances), at_an_edge, worst, worst_sampling, _LIMIT))
 
 
 def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Iterator[Tensor]:
@@ -164,13 +164,7 @@ def kept_contract(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -
             f"numbers, {differs[1]}"
         )
     lengths = sorted(map(len, once))
-    return Finding(
-        "contract",
-        True,
-        f"{len(once)} drafts of {_span(lengths)} tokens, twice the same",
-        "in those loops, anything but a draft of up to K tokens, and the drafter's own random numbers",
-        {"drafts": len(once), "shortest": lengths[0], "longest": lengths[-1]},
-    )
+    return measured("contract", True, DraftsRepeated(len(once), lengths[0], lengths[-1]))
 
 
 def _proposals(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -186,10 +180,6 @@ def _proposals(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> l
     return drafts
 
 
-def _span(lengths: Sequence[int]) -> str:
-    return f"{lengths[0]} to {lengths[-1]}" if lengths[0] < lengths[-1] else f"{lengths[0]}"
-
-
 @torch.inference_mode()
 def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
     """Compare the exact law of a loop with this drafter and rule on tables with the target's."""
@@ -197,36 +187,28 @@ def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
     try:
         next(_scenes(subject, sizes[:1], _PLAIN)).make()
     except (UsageError, DrafterFault) as error:
-        return skipped(name, f"it cannot be built on a table of probabilities: {error}")
+        return skipped(name, NotOnTables(error))
     every: Iterator[Scene] = chain(_scenes(subject, sizes, _PLAIN), _scenes(subject, wide, _CUT))
     if subject.sampling.greedy:
         every = _scenes(subject, sizes + wide, SamplingParams(greedy=True))
     try:
         compared = [(worst_difference(scene), scene) for scene in every]
     except NotAFunction as error:
-        return Finding(name, False, f"{error}", "nothing")
+        return Finding(name, False, f"{error}")
     worst, scene = max(compared, key=lambda pair: (not pair[0].is_none, pair[0].size))
     lengths = sorted(set[int]().union(*(difference.drafted for difference, _ in compared)))
-    vocab_size = max(each.target.vocab_size for _, each in compared)
-    k = max(each.k for _, each in compared)
-    shown = f"probabilities off by at most {worst.size:.0e} in {len(compared)} situations"
-    return Finding(
-        name,
-        worst.is_none,
-        f"{shown}, drafts of {_span(lengths)} tokens" if worst.is_none else difference_shown(worst, scene),
-        f"a difference of {worst.limit:g} in any probability of K+1 tokens, V to {vocab_size}, K to {k}; "
-        "on tables",
-        {
-            "situations": len(compared),
-            "worst": worst.size,
-            "limit": worst.limit,
-            "exact": int(worst.limit == EXACT),
-            "vocab_size": vocab_size,
-            "k": k,
-            "shortest": lengths[0],
-            "longest": lengths[-1],
-        },
+    laws = LoopLaws(
+        situations=len(compared),
+        worst=worst.size,
+        limit=worst.limit,
+        exact=int(worst.limit == EXACT),
+        vocab_size=max(each.target.vocab_size for _, each in compared),
+        k=max(each.k for _, each in compared),
+        shortest=lengths[0],
+        longest=lengths[-1],
     )
+    finding = measured(name, worst.is_none, laws)
+    return finding if worst.is_none else replace(finding, message=difference_shown(worst, scene))
 
 
 def _scenes(subject: SamplerUnderTest, sizes: Sizes, sampling: SamplingParams) -> Iterator[Scene]:
@@ -239,7 +221,6 @@ def _scenes(subject: SamplerUnderTest, sizes: Sizes, sampling: SamplingParams) -
 
 # --- uniform numbers: uniform and independent, along a sequence and between sequences? ---
 
-FALSE_ALARM = 1e-4
 LONG = 64 * 1024
 SHORT = 1024
 _EXAMPLES, _SAMPLES, _LAGS = 8, 3, 32
@@ -266,17 +247,9 @@ def independent_uniforms(subject: SamplerUnderTest) -> Finding:
         "parts": min(1.0, len(long) * min(crossed_p(stream.reshape(-1, SHORT)) for stream in long)),
         "streams": crossed_p(runs),
     }
-    name, least = min(p_values.items(), key=lambda item: item[1])
     shared = len(seeds) - len(set(seeds))
-    return Finding(
-        "uniforms",
-        repeated == 0 and shared == 0 and least * len(p_values) >= FALSE_ALARM,
-        f"{repeated} repeated stretches, {shared} of {len(seeds)} seeds shared, least p {least:.2g} ({name})",
-        f"any repetition in {LONG:,} numbers of a sequence or between sequences; false alarm once in "
-        f"{1 / FALSE_ALARM:,.0f}",
-        {"numbers": LONG, "streams": len(seeds), "shared_seeds": shared, "repeated": repeated}
-        | {f"p_{key}": value for key, value in p_values.items()},
-    )
+    passed = repeated == 0 and shared == 0 and min(p_values.values()) * len(p_values) >= FALSE_ALARM
+    return measured("uniforms", passed, UniformNumbers(LONG, len(seeds), shared, repeated, p_values))
 
 
 def run_seeds(subject: SamplerUnderTest) -> list[int]:
@@ -319,7 +292,7 @@ def serial_p(numbers: Numbers) -> float:
     products = [float((centred[:-lag] * centred[lag:]).sum()) for lag in range(1, _LAGS + 1)]
     # Independent centred uniforms: each product has the variance (1/12)^2.
     z = [12 * value / math.sqrt(len(centred) - lag) for lag, value in enumerate(products, start=1)]
-    return _two_sided(max(map(abs, z)), _LAGS)
+    return _bonferroni_p(max(map(abs, z)), _LAGS)
 
 
 def crossed_p(streams: Numbers) -> float:
@@ -327,11 +300,11 @@ def crossed_p(streams: Numbers) -> float:
     centred = streams.astype(np.float64) - 0.5
     products = centred @ centred.T
     above = products[np.triu_indices(len(streams), k=1)]
-    return _two_sided(12 * float(np.abs(above).max()) / math.sqrt(streams.shape[1]), len(above))
+    return _bonferroni_p(12 * float(np.abs(above).max()) / math.sqrt(streams.shape[1]), len(above))
 
 
-def _two_sided(z: float, times: int) -> float:
-    """Return the p-value of the largest of ``times`` standard normal numbers, by Bonferroni."""
+def _bonferroni_p(z: float, times: int) -> float:
+    """Of the largest of ``times`` standard normal numbers, two-sided."""
     return min(1.0, times * math.erfc(z / math.sqrt(2)))
 
 
@@ -377,19 +350,14 @@ def booked_time(
     k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
 ) -> Finding:
     """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop."""
-    wrong: list[str] = []
+    wrong = list[str]()
     loops = 0
     for lookahead in (0, k):
         generation = timed(lookahead, decoder, make, rule)
         loops += len(generation.loops or [])
         wrong += [f"{'SpS' if lookahead else 'ArS'}, {text}" for text in differences(generation, lookahead)]
-    return Finding(
-        "clock",
-        not wrong,
-        wrong[0] if wrong else f"every second of {loops} loops is booked, each in its phase",
-        "a lap, a forward or a draft left out of an arm's time, booked twice or in another phase; on tables",
-        {"loops": loops, "differences": len(wrong)},
-    )
+    finding = measured("clock", not wrong, BookedTime(loops, len(wrong)))
+    return replace(finding, message=wrong[0]) if wrong else finding
 
 
 def timed(
@@ -405,8 +373,8 @@ def timed(
     return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
 
 
-def differences(generation: Generation, k: int) -> Iterator[str]:
-    """Return in words where the booked time differs from what passed; nothing if all is right.
+def differences(generation: Generation, k: int) -> Iterator[TimeDifference | DecodingDifference]:
+    """Where the booked time differs from what passed; nothing if all is right.
 
     A look at the clock takes a tick. A loop has four laps, or five with a draft: ``other`` before and
     after, and one for each phase between. Around the loops lie two looks more.
@@ -421,10 +389,10 @@ def differences(generation: Generation, k: int) -> Iterator[str]:
     for number, loop in enumerate(loops):
         for phase, seconds in {**phases, "loop_s": sum(phases.values())}.items():
             if getattr(loop, phase) != seconds:
-                yield f"loop {number}: {phase} {getattr(loop, phase):g} where {seconds:g} passed"
+                yield TimeDifference(f"loop {number}: {phase}", getattr(loop, phase), seconds)
     passed = sum(loop.loop_s for loop in loops) + 2 * TICK_S
     if generation.decode_s != passed:
-        yield f"decoding {generation.decode_s:g} where the loops and its edges are {passed:g}"
+        yield DecodingDifference(generation.decode_s, passed)
     read = TARGET_S + (DRAFT_S if k else 0.0) + TICK_S
     if generation.prefill_s != read:
-        yield f"prefill {generation.prefill_s:g} where {read:g} passed"
+        yield TimeDifference("prefill", generation.prefill_s, read)

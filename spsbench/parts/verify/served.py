@@ -96,7 +96,7 @@ class Served:
         )
 
     def _request(self, ask: Ask) -> Request:
-        """Return the request as the sampler sees it: some faults outlive a request."""
+        """As the sampler sees it: some faults outlive a request."""
         prompt = ask.prompt_ids
         seed = secrets.randbits(31) if ask.seed is None else ask.seed
         if self._fault == "leaked-prompt":

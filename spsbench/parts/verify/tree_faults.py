@@ -18,8 +18,8 @@ from spsbench.decode import ROOT, Accept, Draft, HostRow, HostRows, Rows, Tree, 
 from spsbench.drafters import ModelTreeDrafter, Siblings
 
 
-def _chain(q: Rows | Tensor, draft: Draft, u: Tensor) -> tuple[Tree, list[float], list[float]]:
-    """Return (the tree, the chance of each prefix that it may stand, of each test) of block verification."""
+def _block_chances(q: Rows | Tensor, draft: Draft, u: Tensor) -> tuple[Tree, list[float], list[float]]:
+    """(the tree, the chance of each prefix that it may stand, of each test) of block verification."""
     tree = Tree(q, draft, u)
     may, stands = [1.0], [1.0]
     for node, token in enumerate(tree.tokens):
@@ -46,21 +46,21 @@ def _block_verdict(tree: Tree, may: Sequence[float], accepted: int) -> Verdict:
 
 def _stopped(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Stops block verification at the first prefix that falls (asked for in vllm-ascend 11985)."""
-    tree, may, stands = _chain(q, draft, u)
+    tree, may, stands = _block_chances(q, draft, u)
     fell = (i for i, number in enumerate(tree.tests) if number >= stands[i + 1])
     return _block_verdict(tree, may, next(fell, len(tree.tests)))
 
 
 def _product(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Takes the running product as block verification's threshold (vllm-ascend 7807)."""
-    tree, may, _ = _chain(q, draft, u)
+    tree, may, _ = _block_chances(q, draft, u)
     stood = [i + 1 for i, number in enumerate(tree.tests) if number < may[i + 1]]
     return _block_verdict(tree, may, max(stood, default=0))
 
 
 def _tokenwise(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Gives block verification the residual of modified rejection."""
-    tree, _, stands = _chain(q, draft, u)
+    tree, _, stands = _block_chances(q, draft, u)
     stood = [i + 1 for i, number in enumerate(tree.tests) if number < stands[i + 1]]
     return _block_verdict(tree, [1.0] * (len(tree.tokens) + 1), max(stood, default=0))
 
@@ -98,15 +98,15 @@ class _ShownAsDrawn(ModelTreeDrafter):
     """The most probable tokens, told as if they had been drawn (transformers 32867, in a tree)."""
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        self._told = list[HostRow]()
+        self._drawn_rows = list[HostRow]()
         made = super().draft(tokens, k, u)
-        return Draft(made.tokens, HostRows(self._told, self._vocab_size), made.parents)
+        return Draft(made.tokens, HostRows(self._drawn_rows, self._vocab_size), made.parents)
 
     def _chosen_siblings(
         self, row: HostRow, width: int, numbers: Sequence[float]
     ) -> Iterator[tuple[int, HostRow]]:
         for token, drawn_from in super()._chosen_siblings(row, width, numbers):
-            self._told.append(drawn_from)
+            self._drawn_rows.append(drawn_from)
             yield token, drawn_from
 
 

@@ -15,7 +15,8 @@ from spsbench.law import Sums, added
 from spsbench.parts.verify.analytic import analytic
 from spsbench.parts.verify.controls import SHARED, planted, planted_everywhere
 from spsbench.parts.verify.draft_faults import FAULTS as DRAFT_FAULTS
-from spsbench.parts.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped
+from spsbench.parts.verify.effort import FAULTS, LOSSY, Effort, Finding, measured, skipped
+from spsbench.parts.verify.messages import LogitDifference, NotOnTables
 from spsbench.parts.verify.outputs import (
     decided_outputs,
     end_to_end_draws,
@@ -83,7 +84,7 @@ def findings(
 
     def tests() -> Iterator[tuple[str, Callable[[], Finding]]]:
         """Yield the tests, first of the sampler's parts, then of its outputs."""
-        yield from _of_the_drafter(subject, few, effort)
+        yield from _drafter_tests(subject, few, effort)
         yield "rows", lambda: row_difference(subject, few[:2])
         yield "warp", with_fault(lambda: same_warp(subject, few))
         yield "uniforms", with_fault(lambda: independent_uniforms(subject))
@@ -93,7 +94,7 @@ def findings(
             difference = row_difference(subject, prompts[:2]).numbers["difference"]
             yield "greedy", lambda: greedy_identity(subject, few, float(difference or 0))
         else:
-            where = contexts or _contexts(subject, prompts, effort)
+            where = contexts or _draw_contexts(subject, prompts, effort)
             yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
             yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
         outputs_of = prompts[: effort.outputs]
@@ -106,17 +107,17 @@ def findings(
             try:
                 finding = run()
             except DrafterFault as fault:
-                finding = Finding(test, False, str(fault), "nothing", fault=str(fault))
+                finding = Finding(test, False, str(fault), fault=str(fault))
             else:
                 if test in OF_THE_LAW and not (subject.is_lossless or finding.unjudged):
                     finding = replace(finding, passed=True, bounds="nothing", unjudged=LOSSY)
             yield finding
 
 
-def _of_the_drafter(
+def _drafter_tests(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort
 ) -> Iterator[tuple[str, Callable[[], Finding]]]:
-    """Return the tests of a drafter alone: where nothing is planted, or a drafter's fault."""
+    """Where nothing is planted, or a drafter's fault."""
     if subject.control is None:
         yield "contract", lambda: kept_contract(subject, prompts)
     if subject.control is None or subject.control in DRAFT_FAULTS:
@@ -154,13 +155,7 @@ def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) 
         worst = max(worst, float((rows[0].double() - rows[1].double()).abs().max()))
         scale = max(scale, float(rows[0].abs().max()))
     limit = _LIMIT.get(subject.target.dtype, _COARSE_LIMIT)
-    return Finding(
-        "rows",
-        worst <= limit * scale,
-        f"logits differ by at most {worst:.1e} between 1 and {subject.k + 1} rows (largest {scale:.3g})",
-        f"a difference above {limit:g} of the largest logit",
-        {"difference": worst, "largest_logit": scale, "limit": limit},
-    )
+    return measured("rows", worst <= limit * scale, LogitDifference(worst, scale, limit, subject.k + 1))
 
 
 def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
@@ -173,12 +168,12 @@ def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
     try:
         drafter = build_drafter(subject.drafter, context)
     except (UsageError, DrafterFault) as error:
-        return skipped("clock", f"it cannot be built on a table of probabilities: {error}")
+        return skipped("clock", NotOnTables(error))
     return booked_time(subject.k, decoder, lambda: drafter, subject.build_rule())
 
 
-def _contexts(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
-    """Return where draws are made: chosen without the sampler, so the same for any sampler."""
+def _draw_contexts(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
+    """Chosen without the sampler, so the same for any sampler."""
     return telling_contexts(subject, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
 
 
@@ -192,7 +187,7 @@ def control_matrix(
     """Run every test against every control; True where the test found it out."""
     matrix: dict[str, dict[str, bool]] = {}
     # A wrong sampler does not change them; a fault that is shared does, and chooses its own.
-    contexts = None if subject.sampling.greedy else _contexts(subject, prompts, effort)
+    contexts = None if subject.sampling.greedy else _draw_contexts(subject, prompts, effort)
     for name in FAULTS:
         shared = None if name in SHARED else contexts
         results = list(findings(replace(subject, control=name), prompts, decoder, effort, shared))

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.short_drafts import Rows, ShortDrafts
 from spsbench.base.protocol import Drafting
 from spsbench.base.records import SamplingParams
-from spsbench.parts.audit.contexts import WITHDRAWS, AtContexts, Forks, choose, withdrawn
+from spsbench.parts.audit.contexts import AtContexts, Forks, choose, withdrawn
+from spsbench.parts.audit.messages.faults import WITHDRAWS
 
 AT = 0.6
 ALARM = math.log(1000)

@@ -19,9 +19,7 @@ from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
 from spsbench.law.evidence import Sums, added, sums_of
 from spsbench.parts.audit import engine_audit, localise
-from spsbench.parts.audit.bet_table import LEAVES_OUT_DRAWN
 from spsbench.parts.audit.conformance import EngineUnderTest, conformance
-from spsbench.parts.audit.contexts import WITHDRAWS
 from spsbench.parts.audit.engine_audit import (
     FIRST_LOOK,
     Effort,
@@ -33,6 +31,7 @@ from spsbench.parts.audit.engine_audit import (
     tokens_of_prefill,
 )
 from spsbench.parts.audit.localise import laws_beside, locate, read_under
+from spsbench.parts.audit.messages.faults import LEAVES_OUT_DRAWN, WITHDRAWS
 from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.verify import effort
 from spsbench.parts.verify.controls import ENGINE_FAULTS

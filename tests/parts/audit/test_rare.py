@@ -29,7 +29,8 @@ from benchmarks.rare_power import (
     wrong_texts,
 )
 from spsbench.parts.audit.bets import Bets
-from spsbench.parts.audit.rare import PLACE, TOKENS, Neighbour, OtherRows, Rare, added_by, from_some_token_on
+from spsbench.parts.audit.messages.faults import REQUESTS, TOKENS
+from spsbench.parts.audit.rare import Neighbour, OtherRows, Rare, added_by, from_some_token_on
 
 T1 = LAWS["T=1"]
 
@@ -93,7 +94,7 @@ def test_one_wrong_request_in_fifty_is_found_and_named(kind: str, world: World) 
         reader.learn(wrong.get(number, text))
         control.learn(text)
     assert reader.rare.log_e > NEEDED
-    assert reader.rare.leading()[0] == PLACE
+    assert reader.rare.leading()[0] == REQUESTS
     assert control.rare.log_e < math.log(20)
 
 
@@ -182,7 +183,7 @@ def test_rare_bets_have_their_part_of_all(world: World) -> None:
     assert before == pytest.approx(0.0)
     bets.rare._logs[:] = 60.0
     assert bets.log_e == pytest.approx(60.0 + math.log(0.2), abs=1e-6)
-    assert bets.leading()[0] == PLACE
+    assert bets.leading()[0] == REQUESTS
 
 
 def _curve(target: str, found: float) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from support.right_engines import every
 
 from benchmarks.short_drafts import ENDS, LEFT_OUT, ROW, SAMPLING, STAYS, Rows, ShortDrafts, reading_of
 from spsbench.base.protocol import Drafting
-from spsbench.parts.audit.bet_table import LEAVES_OUT_DRAWN, PICKS
 from spsbench.parts.audit.bets import Bets
-from spsbench.parts.audit.contexts import WITHDRAWS, AtContexts, Forks, Standing
-from spsbench.parts.audit.reported import _GRANTED, PLACE, ReportedDrafts
+from spsbench.parts.audit.contexts import AtContexts, Forks, Standing
+from spsbench.parts.audit.messages.faults import FIRST_DRAFTED, LEAVES_OUT_DRAWN, PICKS, WITHDRAWS
+from spsbench.parts.audit.reported import _GRANTED, ReportedDrafts
 
 Floats = NDArray[np.float64]
 ALARM = math.log(1000)
@@ -107,7 +107,7 @@ def test_withdrawn_drafts_are_found_in_whole_texts_and_named(known: bool) -> Non
     found = heard(models := Rows.pair(5), ShortDrafts(models, p_min=AT, n_min=2), 60, known)
     assert found.log_e > ALARM
     where, what = found.leading()
-    assert where == PLACE
+    assert where == FIRST_DRAFTED
     assert what.startswith(f"{WITHDRAWS}: after it nothing in ")
     assert what.endswith(" reaches 0.6")
 

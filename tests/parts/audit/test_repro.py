@@ -25,8 +25,8 @@ from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import warp
 from spsbench.parts.audit import engine_audit, repro
 from spsbench.parts.audit import repro_parts as common
-from spsbench.parts.audit.bet_table import LEAVES_OUT_STOPS
 from spsbench.parts.audit.engine_audit import Effort, Row, Setting, SettingResult, Subject, audit_engine
+from spsbench.parts.audit.messages.faults import LEAVES_OUT_STOPS
 from spsbench.parts.audit.repro import Draws, options_of, reproduce, reproducible, script
 from spsbench.parts.external.registry import NAMED
 from spsbench.stats.losslessness import ALARM
@@ -71,7 +71,7 @@ def reproduced(
     asked = subject(folders, models, fault)
     row = alarm(asked, sampling, k, folder)
     asked = asked if then == "" else subject(folders, models, then)
-    return reproduce(row, asked, ("T", "D"), LENGTH, 0, folder, draws)
+    return reproduce(row, asked, folder, names=("T", "D"), max_new_tokens=LENGTH, seed=0, draws=draws)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_stops_that_are_left_out_are_looked_for_where_they_are_likely(law: str) 
     assert best > 0
     if law == LEAVES_OUT_STOPS:
         assert torch.equal(apart, likely)
-        (start,) = repro._starts(reading, row, (1, 2), [STOP])
+        (start,) = repro._best_starts(reading, row, (1, 2), [STOP])
         assert start.ids == (1, 2, *tokens[:best])
     else:
         assert not apart.any()

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, Load, SpsbenchError, UsageError
+from spsbench.base.messages import Message
 from spsbench.config import refuse_together
 from spsbench.parts.audit.course import Course, conclude
 from spsbench.parts.audit.course import audited as drawn
 from spsbench.parts.audit.gate.inside import Function, Inside
+from spsbench.parts.audit.messages.engines import BestLaw, NotJudged, TextShown
 from spsbench.parts.audit.options import AuditOptions
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
     from spsbench.report import audit_sentences, audit_table
 
     facts = [row.facts() for row in course.rows]
-    sentences = "\n".join([*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)])
+    sentences = "\n".join(map(str, [*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)]))
     table = "\n".join(audit_table(facts).as_markdown())
     # Several in flight are a default: an engine that takes one request at a time is judged alone.
     rows_asked_for = [row for row in course.rows if "in_flight" in options or not row.result.cannot]
@@ -78,7 +80,7 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
             first,
             "",
             sentences,
-            *_details(course),
+            *map(str, _texts_shown(course)),
             "",
             f"again: {_repeat_command(engine, wanted, test)}",
         ]
@@ -89,8 +91,8 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
 def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOptions:
     """Return the options of ``spsbench audit`` for those of a test."""
     if engine is None:
-        why, remedy = "no engine is given.", "Give one to the marker or the fixture."
-        raise UsageError(why, flag="lossless", remedy=remedy)
+        remedy = "Give one to the marker or the fixture."
+        raise UsageError("no engine is given.", flag="lossless", remedy=remedy)
     known: dict[str, Any] = {
         field.name: False if field.type == "bool" else None for field in fields(AuditOptions)
     }
@@ -99,7 +101,7 @@ def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOption
     if wrong := next((name for name in renamed if name not in known or name in hidden), None):
         allowed = ", ".join(sorted(known.keys() - {*hidden}))
         raise UsageError(f"{wrong} is unknown.", flag="lossless", remedy=f"Options are {allowed}.")
-    options_given = {name: _typed(value) for name, value in renamed.items() if value is not None}
+    options_given = {name: _as_typed(value) for name, value in renamed.items() if value is not None}
     if (process := renamed.get("process")) is not None:
         options_given["process"] = [process] if isinstance(process, str) else [*map(str, process)]
     name = engine if isinstance(engine, str) else getattr(engine, "__qualname__", repr(engine))
@@ -108,8 +110,7 @@ def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOption
     return wanted
 
 
-def _typed(value: Any) -> Any:
-    """Return a value as it is typed on the command line."""
+def _as_typed(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return value if isinstance(value, bool) else str(value)
@@ -133,32 +134,29 @@ def _run_audit(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tup
         torch.set_num_threads(threads)
 
 
-def _unjudged(rows: Sequence[Row]) -> Iterator[str]:
-    """Return what the engine does not report, so that no fault in it can be seen."""
+def _unjudged(rows: Sequence[Row]) -> list[NotJudged]:
     free = [each for row in rows if not row.setting.is_plain for each in row.result.free]
-    silent = {each.test: each.found for each in free if each.unjudged}
-    if silent:
-        yield "Not judged: " + "; ".join(f"{test} ({why.rstrip('.')})" for test, why in silent.items()) + "."
+    silent = {each.test: each.found.rstrip(".") for each in free if each.unjudged}
+    return [NotJudged(list(silent.items()))] if silent else []
 
 
-def _details(course: Course) -> Iterator[str]:
-    """Return for each failed setting a text, and the law that explains its texts best."""
+def _texts_shown(course: Course) -> Iterator[Message | str]:
+    """For each failed setting a text, and the law that explains its texts best."""
     for row in course.rows:
         failed = [each for each in row.result.free if not each.passed]
         if not row.result.drawn or not (failed or row.decision == "alarm"):
             continue
-        number = max(row.result.decided_after, 1) if row.decision == "alarm" else 1
+        raised_alarm = row.decision == "alarm"
+        number = max(row.result.decided_after, 1) if raised_alarm else 1
         text = row.result.drawn[number - 1]
-        about = "the text that raised the alarm" if row.decision == "alarm" else "its first text"
-        yield f"\n{row.setting.name}, {about} (line {number} of {course.folder / row.setting.file}):"
+        yield TextShown(row.setting.name, raised_alarm, number, course.folder / row.setting.file)
         seed = None if text.ask is None else text.ask.seed
         decode = course.material.tokenizer.decode
         yield f"  seed {seed}, prompt_ids {_ids(text.prompt)}, {decode(text.prompt)[-60:]!r}"
         yield f"  output_ids {_ids(text.completion)}, {decode(text.completion)[:60]!r}"
         if row.located is not None:
             best = row.located.fits[0]
-            likelier = f"{best.nats:.0f} nats likelier than what was asked for"
-            yield f"  law that fits best: {best.law.name} ({likelier})"
+            yield BestLaw(best.law.name, best.nats)
 
 
 def _ids(ids: Sequence[int]) -> str:
@@ -166,7 +164,7 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 def _repeat_command(engine: Engine | None, wanted: AuditOptions, test: str) -> str:
-    """Return the command that repeats it: the audit's, or the test's for an engine in this process."""
+    """The audit's, or the test's for an engine in this process."""
     if callable(engine):
         texts, seconds = str(wanted.texts), str(wanted.budget)
         return shlex.join(["pytest", test, "--lossless-texts", texts, "--lossless-seconds", seconds])

@@ -24,6 +24,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.protocol import Answer, Ask, Described, Load, PeerGone
 from spsbench.base.records import Interval, Spec
 from spsbench.models.fetch.http import Http, PipSettings, find_versions
+from spsbench.parts.audit.messages.engines import ReleaseDiffers
 from spsbench.parts.audit.releases import Release, changes, chosen, search
 from spsbench.parts.external import install as installing
 from spsbench.parts.external import registry
@@ -122,7 +123,9 @@ def test_findings_beside_the_law_do_not_hide_an_alarm() -> None:
 def test_a_release_that_was_not_asked_is_named_beside_the_one_that_differs() -> None:
     results = {"2": release("2", alarmed=True), "0": release("0")}
     (found,) = changes(["2", "1", "0"], results)
-    assert str(found) == "2 (law: ALARM after 5 texts; 0: quiet), unless it is 1, not audited"
+    assert found.message(is_first=True) == ReleaseDiffers(
+        "2", "0", "law", "ALARM after 5 texts", "quiet", unless=("1",), is_first=True
+    )
 
 
 @pytest.mark.parametrize(

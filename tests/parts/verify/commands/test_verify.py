@@ -99,7 +99,7 @@ def test_the_table_of_controls_fits_a_narrow_screen() -> None:
     """Every test but greedy, which has no controls, against the longest name."""
     row = {test: test == "warp" for test in TESTS if test != "greedy"}
     file = io.StringIO()
-    Console(file=file, width=80).print(verify._matrix("nucleus", {max(FAULTS, key=len): row}))
+    Console(file=file, width=80).print(verify._control_table("nucleus", {max(FAULTS, key=len): row}))
     lines = file.getvalue().splitlines()
     assert "…" not in file.getvalue()
     assert lines[-1].split() == [max(FAULTS, key=len), *("x" if row[test] else "-" for test in row)]

@@ -1,0 +1,1 @@
+"""What audits say, a file a subject."""

@@ -1,0 +1,262 @@
+"""Where an engine differs from the target, and what is wrong there: what is bet on, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spsbench.base.messages import Message
+
+# --- places: of emitted tokens, of stages of a loop, of requests ---
+
+FIRST_OF_TEXT = "the first token of a text"
+FIRST_OF_LOOP = "the first token of a loop"
+AFTER_ACCEPTED = "tokens after accepted ones"
+AFTER_WHOLE_DRAFT = "the token after a whole draft"
+FIRST_LOOP = "the first loop"
+PICKS = "the drafted tokens"
+FIRST_DRAFTED = "the first drafted token of a loop"
+TESTS = "the acceptance tests"
+REPLACED = "the tokens after a rejection"
+REQUESTS = "some requests, from some token on"
+TOKENS = "single tokens"
+FIRST_TOKEN = "the first token"
+AFTER_FIRST = "the token after the expected first one"
+
+
+@dataclass(frozen=True, slots=True)
+class TokensFrom(Message):
+    number: int
+
+    def __str__(self) -> str:
+        return f"tokens from the {self.number}th on"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextToken(Message):
+    number: int
+
+    def __str__(self) -> str:
+        return f"token {self.number} of the texts at the chosen contexts"
+
+
+# --- laws of whole rows ---
+
+ANY = "any possible token"
+BEFORE_ROW = "the row before"
+OTHER_ROW = "another row of this text"
+OTHER_TEXT = "the row of another text"
+TEXT_BEFORE = "the row of the text before"
+COPIED = "the text before"
+
+WRONG_STATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "answers them from another state": (OTHER_TEXT, OTHER_ROW),
+    "answers them from the state of the request before": (TEXT_BEFORE,),
+    "goes on with the text of the request before": (COPIED,),
+    "answers them from a stale row": (BEFORE_ROW,),
+    "answers them with any possible token": (ANY,),
+}
+"""What is bet on of requests, and the laws, in equal parts, that stand for the rows of a wrong one."""
+
+WRITES_SECOND = "writes the second most probable token"
+COPIES = "writes earlier texts again"
+
+# --- laws of emitted tokens ---
+
+LEAVES_TEMPERATURE_OUT = "leaves the temperature out"
+TEMPERATURE_TWICE = "applies the temperature twice"
+MOST_PROBABLE = "takes the most probable token"
+LEAVES_OUT_STOPS = "leaves out what ends a text"
+SHUNS_PRESENT = "shuns tokens that are there"
+REPEATS_PRESENT = "repeats tokens that are there"
+PENALISES_TWICE = "penalises tokens of the running loop twice"
+ONE_TOKEN_SHORT = "cuts one token too many"
+MIN_P = "cuts by min-p"
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureTimes(Message):
+    factor: float
+
+    def __str__(self) -> str:
+        return f"draws at {self.factor:.2g} times the temperature"
+
+
+@dataclass(frozen=True, slots=True)
+class DrawsFrom(Message):
+    share: float
+    rows: str
+
+    def __str__(self) -> str:
+        return f"draws {self.share:.1%} from {self.rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class DrawsFromDraft(Message):
+    share: float
+
+    def __str__(self) -> str:
+        return f"draws {self.share:.0%} from the draft"
+
+
+@dataclass(frozen=True, slots=True)
+class CutToBest(Message):
+    count: int
+
+    def __str__(self) -> str:
+        return f"cuts to the {self.count} best"
+
+
+@dataclass(frozen=True, slots=True)
+class CutToMass(Message):
+    mass: float
+
+    def __str__(self) -> str:
+        return f"cuts to a mass of {self.mass}"
+
+
+# --- drafts, their tests and their replacements ---
+
+DRAFTS_HOTTER = "drafts at a higher temperature"
+DRAFTS_COLDER = "drafts at a lower temperature"
+DRAFTS_FROM_16 = "drafts from its 16 best"
+DRAFTS_FROM_4 = "drafts from its 4 best"
+DRAFTS_BEST = "drafts the most probable token"
+DRAFTS_RAW = "drafts without temperature and cuts"
+DRAFTS_ANY = "drafts any token"
+LEAVES_OUT_DRAWN = "leaves out drawn tokens that are improbable"
+ACCEPTS_OFTEN = "accepts too often"
+ACCEPTS_MUCH_TOO_OFTEN = "accepts much too often"
+ACCEPTS_RARELY = "accepts too rarely"
+ACCEPTS_INVERTED = "accepts inverted"
+ACCEPTS_BY_THRESHOLD = "accepts by threshold"
+ACCEPTS_BY_TARGET = "accepts by the target alone"
+ACCEPTS_ANY = "accepts any token"
+TESTS_RAW = "tests without temperature and cuts"
+CORRECTS_FROM_TARGET = "corrects from the target"
+CORRECTS_FROM_DRAFT = "corrects from the draft"
+CORRECTS_FROM_DISTANCE = "corrects from the absolute distance"
+CORRECTS_BY_BEST = "corrects by the most probable token"
+CORRECTS_HOTTER = "corrects at a higher temperature"
+CORRECTS_COLDER = "corrects at a lower temperature"
+WITHOUT_REJECTED = "leaves only the rejected token out"
+NEXT_ROW_OFF = "takes the row of the next sibling off"
+NOT_NORMALISED = "tests siblings with rows that are not normalised"
+WITHDRAWS = "withdraws drafts that stayed short"
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawnAfterDraw(Message):
+    """``rows``: of what the best probability is compared with a threshold."""
+
+    rows: str
+    threshold: float
+
+    def __str__(self) -> str:
+        return f"{WITHDRAWS}: after it nothing in {self.rows} reaches {self.threshold:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawnShort(Message):
+    rows: str
+    threshold: float
+    fewest: int
+
+    def __str__(self) -> str:
+        end = f"ended where nothing in {self.rows} reaches {self.threshold:g}"
+        return f"{WITHDRAWS}: of fewer than {self.fewest} tokens, {end}"
+
+
+# --- numbers that are used twice or are coarse ---
+
+PICK_IS_TEST = "picks and tests with one number"
+TEST_IS_CORRECTION = "tests and corrects with one number"
+PICK_IS_CORRECTION = "picks and corrects with one number"
+ONE_NUMBER = "has one number for pick, test and correction"
+ONE_NUMBER_A_LOOP = "tests a loop with one number"
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersReused(Message):
+    source: str
+
+    def __str__(self) -> str:
+        return f"uses the numbers of {self.source} again"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseReused(Message):
+    source: str
+
+    def __str__(self) -> str:
+        return f"uses the noise of {self.source} again"
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseNumbers(Message):
+    bits: int
+
+    def __str__(self) -> str:
+        return f"has uniform numbers of {self.bits} bits"
+
+
+@dataclass(frozen=True, slots=True)
+class CoarsePicks(Message):
+    bits: int
+
+    def __str__(self) -> str:
+        return f"picks by numbers of {self.bits} bits"
+
+
+# --- laws that may explain texts, and groups of tokens that are judged apart ---
+
+AS_ASKED = "the target as asked for"
+UNPROCESSED = "nothing processed"
+DRAFT_ALONE = "the draft alone"
+NO_WARP = "no temperature, top-k or top-p"
+NO_CUT = "no top-k or top-p"
+CUT_BEFORE_TEMPERATURE = "top-k and top-p cut at temperature 1, then the temperature"
+ONE_TOKEN_MORE = "the nucleus and 1 token more"
+TWO_TOKENS_MORE = "the nucleus and 2 tokens more"
+ONE_TOKEN_LESS = "the nucleus without its last token"
+
+PLACE_IN_LOOP = "place in the loop"
+PLACE_IN_TEXT = "place in the text"
+DISTANCE = "distance of draft and target"
+ACCEPTED = "accepted"
+REJECTED = "after a rejection"
+WHOLE = "after a whole draft"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftShare(Message):
+    share: float
+
+    def __str__(self) -> str:
+        return DRAFT_ALONE if self.share == 1 else f"a share of {self.share:.0%} from the draft"
+
+
+# --- a log that is followed ---
+
+STAKES = {
+    "mixture": "tokens of the draft mixed in",
+    "no_residual": "rejected drafts replaced by the target's own draw",
+    "lenience": "drafts accepted too often",
+    "power_0": "flatter than the target",
+    "power_1": "sharper than the target",
+    "draft_favoured": "tokens that the draft likes too often",
+    "draft_shunned": "tokens that the draft likes too seldom",
+    "transform": "ranks in other proportions",
+    "impossible": "tokens of probability 0",
+}
+"""What a stake of a followed log bets on, by the beginning of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImpossibleToken(Message):
+    index: int
+    token_id: int
+
+    def __str__(self) -> str:
+        return f"token {self.index} of a completion (id {self.token_id}) has probability 0"

@@ -1,0 +1,357 @@
+"""What tests of a sampler say: what each of them found, and what its pass excludes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from spsbench.base.messages import Message
+from spsbench.stats import FALSE_ALARM, UNBOUNDED, bounds
+
+Numbers = dict[str, float | int | str | None]
+
+CHECKING = "Checking task, data and models"
+NO_DIFFERENCE = "No test found a difference from the target's distribution."
+
+_NOTHING_DRAWN = "nothing was left to chance"
+_FALSE_ALARMS = f"false alarm once in {1 / FALSE_ALARM:,.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Message):
+    """What a test measured. Its fields are its numbers in JSON."""
+
+    @property
+    @abstractmethod
+    def excludes(self) -> str:
+        """What a pass excludes."""
+
+    @property
+    def numbers(self) -> Numbers:
+        return asdict(self)
+
+
+def at_most(bound: float) -> str:
+    """An upper bound of a leakage in words."""
+    return f"at most {bound:.2%} (95%)" if bounds(bound) else UNBOUNDED
+
+
+def _lengths(shortest: int, longest: int) -> str:
+    return f"{shortest} to {longest}" if shortest < longest else f"{shortest}"
+
+
+@dataclass(frozen=True, slots=True)
+class LossyLeakage(Message):
+    """What a sampler leaks that is lossy by design."""
+
+    sampler: str
+    sampling: str
+    design: str
+    numbers: Mapping[str, float | int | str | None]
+
+    def __str__(self) -> str:
+        leakage = f"but {_NOTHING_DRAWN}"
+        if "leakage" in self.numbers:
+            bound = at_most(float(self.numbers["leakage_bound"] or 0))
+            leakage = f"leakage {self.numbers['leakage']:.1%}, {bound}"
+        return f"{self.sampler}, {self.sampling}: {self.design}, {leakage}."
+
+
+@dataclass(frozen=True, slots=True)
+class ControlMatrix(Message):
+    sampling: str
+
+    def __str__(self) -> str:
+        return f"Controls ({self.sampling}): x where a test caught what was planted"
+
+
+# --- why a test does not apply ---
+
+
+@dataclass(frozen=True, slots=True)
+class NotOnTables(Message):
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"it cannot be built on a table of probabilities: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class NoThresholds(Message):
+    rule: object
+
+    def __str__(self) -> str:
+        return f"it asks for modified rejection's thresholds, which {self.rule} has not"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsNotShown(Message):
+    drafter: object
+
+    def __str__(self) -> str:
+        return f"{self.drafter} does not show which rows its tokens were drawn from"
+
+
+@dataclass(frozen=True, slots=True)
+class AllAtAnEdge(Message):
+    positions: int
+
+    def __str__(self) -> str:
+        return f"rounding decides what is possible at all {self.positions} positions visited"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionsNotDerived(Message):
+    rule: object
+
+    def __str__(self) -> str:
+        return f"those of the rule {self.rule} are not derived"
+
+
+# --- parts of the sampler ---
+
+
+@dataclass(frozen=True, slots=True)
+class LogitDifference(Measured):
+    difference: float
+    largest_logit: float
+    limit: float
+    rows: int
+
+    def __str__(self) -> str:
+        worst = f"{self.difference:.1e} between 1 and {self.rows} rows"
+        return f"logits differ by at most {worst} (largest {self.largest_logit:.3g})"
+
+    @property
+    def excludes(self) -> str:
+        return f"a difference above {self.limit:g} of the largest logit"
+
+
+@dataclass(frozen=True, slots=True)
+class WarpDistance(Measured):
+    compared: int
+    skipped_at_an_edge: int
+    worst: float
+    worst_sampling: str
+    limit: float
+
+    def __str__(self) -> str:
+        worst = f"{self.worst:.1e} ({self.worst_sampling})"
+        return f"total variation at most {worst} over {self.compared} rows"
+
+    @property
+    def excludes(self) -> str:
+        warper = "a brute-force warper, in any row whose edge is clear"
+        return f"a total variation above {self.limit:g} from {warper}"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsRepeated(Measured):
+    drafts: int
+    shortest: int
+    longest: int
+
+    def __str__(self) -> str:
+        lengths = _lengths(self.shortest, self.longest)
+        return f"{self.drafts} drafts of {lengths} tokens, twice the same"
+
+    @property
+    def excludes(self) -> str:
+        return "in those loops, anything but a draft of up to K tokens, and the drafter's own random numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLaws(Measured):
+    situations: int
+    worst: float
+    limit: float
+    exact: int
+    vocab_size: int
+    k: int
+    shortest: int
+    longest: int
+
+    def __str__(self) -> str:
+        shown = f"probabilities off by at most {self.worst:.0e} in {self.situations} situations"
+        return f"{shown}, drafts of {_lengths(self.shortest, self.longest)} tokens"
+
+    @property
+    def excludes(self) -> str:
+        sizes = f"V to {self.vocab_size}, K to {self.k}; on tables"
+        return f"a difference of {self.limit:g} in any probability of K+1 tokens, {sizes}"
+
+
+@dataclass(frozen=True, slots=True)
+class LawDistance(Measured):
+    positions: int
+    skipped_at_an_edge: int
+    mean: float
+    worst: float
+    limit: float
+
+    def __str__(self) -> str:
+        variation = f"mean total variation {self.mean:.1e}, worst {self.worst:.1e}"
+        return f"{variation}, over {self.positions} positions"
+
+    @property
+    def excludes(self) -> str:
+        return f"a mean total variation above {self.limit:g} at the positions visited"
+
+
+@dataclass(frozen=True, slots=True)
+class UniformNumbers(Measured):
+    length: int
+    streams: int
+    shared_seeds: int
+    repeated: int
+    p_values: Mapping[str, float]
+
+    def __str__(self) -> str:
+        repetition = f"{self.repeated} repeated stretches, {self.shared_seeds} of {self.streams} seeds shared"
+        test, least = min(self.p_values.items(), key=lambda item: item[1])
+        return f"{repetition}, least p {least:.2g} ({test})"
+
+    @property
+    def excludes(self) -> str:
+        where = f"{self.length:,} numbers of a sequence or between sequences"
+        return f"any repetition in {where}; {_FALSE_ALARMS}"
+
+    @property
+    def numbers(self) -> Numbers:
+        counts = {"numbers": self.length, "streams": self.streams, "shared_seeds": self.shared_seeds}
+        p_values = {f"p_{test}": value for test, value in self.p_values.items()}
+        return {**counts, "repeated": self.repeated, **p_values}
+
+
+@dataclass(frozen=True, slots=True)
+class BookedTime(Measured):
+    loops: int
+    differences: int
+
+    def __str__(self) -> str:
+        return f"every second of {self.loops} loops is booked, each in its phase"
+
+    @property
+    def excludes(self) -> str:
+        wrong = "a lap, a forward or a draft left out of an arm's time, booked twice or in another phase"
+        return f"{wrong}; on tables"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDifference(Message):
+    what: str
+    booked_s: float
+    passed_s: float
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.booked_s:g} where {self.passed_s:g} passed"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingDifference(Message):
+    booked_s: float
+    passed_s: float
+
+    def __str__(self) -> str:
+        return f"decoding {self.booked_s:g} where the loops and its edges are {self.passed_s:g}"
+
+
+# --- what the sampler writes ---
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokens(Measured):
+    draws: int
+    contexts: int
+    g: float
+    degrees_of_freedom: int
+    prefixes: int
+    p_value: float
+    impossible: int
+
+    def __str__(self) -> str:
+        statistic = f"G = {self.g:.0f} on {self.degrees_of_freedom} degrees of freedom"
+        return f"{statistic}, p = {self.p_value:.2g}, {self.impossible} impossible tokens"
+
+    @property
+    def excludes(self) -> str:
+        return f"{_FALSE_ALARMS}; {self.draws:,} draws in each of {self.contexts} contexts"
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyOutputs(Measured):
+    outputs: int
+    tokens: int
+    identical: int
+    numeric_ties: int
+    bugs: int
+    first_parting: int | None
+    widest_gap: float
+    tie_limit: float
+
+    def __str__(self) -> str:
+        same = f"{self.identical} of {self.outputs} outputs identical"
+        counts = f"{same}, {self.numeric_ties} numeric ties, {self.bugs} bugs"
+        if self.first_parting is None:
+            return counts
+        return f"{counts}; first parting at token {self.first_parting}, widest gap {self.widest_gap:.2g}"
+
+    @property
+    def excludes(self) -> str:
+        where = f"{self.outputs} outputs of {self.tokens} tokens"
+        return f"any greedy difference in {where} that rounding does not explain"
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions(Message):
+    decided: int
+    contradicted: int
+    wrong_rows: Sequence[object]
+
+    def __str__(self) -> str:
+        contradictions = f"{self.contradicted} of {self.decided} decisions contradict the rows"
+        reasons = [*([contradictions] if self.contradicted else []), *map(str, self.wrong_rows)]
+        right = f"all {self.decided} follow from the rows as computed, and these are the target's"
+        return "; ".join(reasons) or right
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionsExcluded(Message):
+    """``factor``: by how much more than rounding a row in 16 bits may differ."""
+
+    factor: float
+
+    def __str__(self) -> str:
+        coarse = f"in 16 bits rows {self.factor:g} times farther off than rounding"
+        return f"any decision that rounding in float32 does not explain, any wrong row in float32, {coarse}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLeakage(Message):
+    """``leakage`` is None where nothing was drawn; ``bound`` is its upper one."""
+
+    leakage: float | None
+    bound: float
+    e_value: float
+    impossible: float
+    passed: bool
+
+    def __str__(self) -> str:
+        leak = _NOTHING_DRAWN
+        if self.leakage is not None and self.passed:
+            # An estimate beside an "ok" reads as a leak that was found; there its noise alone is known.
+            seen = f"one above {self.bound:.1%} would have been seen (95%)"
+            leak = f"no sign of a leak; {seen if bounds(self.bound) else UNBOUNDED}"
+        elif self.leakage is not None:
+            leak = f"leakage {self.leakage:.2%}, {at_most(self.bound)}"
+        return f"{leak}, e-value {self.e_value:.2g}, {self.impossible:.0f} impossible tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarms(Message):
+    e_value: float
+
+    def __str__(self) -> str:
+        level = f"{self.e_value:.0f}"
+        return f"alarm at an e-value of {level}: at most one false alarm in {level}, whenever evaluated"
