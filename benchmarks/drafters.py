@@ -13,7 +13,7 @@ from pathlib import Path
 
 import spsbench
 from spsbench.report import wording
-from spsbench.report.judgement import share
+from spsbench.report.messages.losslessness import share
 from spsbench.report.tables import Table, left, right
 from spsbench.store.summary_types import Summary
 

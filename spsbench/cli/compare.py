@@ -47,7 +47,7 @@ def compare(asked: CompareOptions) -> None:
 
     Example: spsbench compare results/A results/B --gate 2%
     """
-    from spsbench.report.wording import unfinished
+    from spsbench.report.messages.runs import PromptsUnfinished
     from spsbench.stats.comparison import compare as compare_sides
     from spsbench.stats.comparison import slower, undecided
 
@@ -60,7 +60,7 @@ def compare(asked: CompareOptions) -> None:
     present(lambda: compared, lambda: compared_screen(compared), json=asked.json, quiet=asked.quiet)
     if allowed is None:
         return
-    if lost := [*map(unfinished, compared["unfinished"])]:
+    if lost := [str(PromptsUnfinished(arm)) for arm in compared["unfinished"]]:
         raise GateFailed(f"times of B do not stand for its prompts: {'; '.join(lost)}.", flag="--gate")
     if failed := slower(compared, allowed):
         raise GateFailed(

@@ -139,7 +139,7 @@ def data_by_task() -> AbstractContextManager[None]:
 
 def say_reading(task: Task, *, quiet: bool) -> None:
     """Print what of a file is left out or not used."""
-    from spsbench.report.wording import reading_notes
+    from spsbench.report.facts import reading_notes
 
     for text in reading_notes(task.reading):
         say(prose(text), quiet=quiet)

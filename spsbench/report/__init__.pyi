@@ -14,12 +14,12 @@ from spsbench.report.figures.style import save as save
 from spsbench.report.judgement import EVERY as EVERY
 from spsbench.report.judgement import audit_sentences as audit_sentences
 from spsbench.report.judgement import audit_table as audit_table
-from spsbench.report.judgement import bound as bound
-from spsbench.report.judgement import first_forward_sentence as first_forward_sentence
-from spsbench.report.judgement import interim as interim
-from spsbench.report.judgement import repro_sentence as repro_sentence
-from spsbench.report.judgement import worded as worded
 from spsbench.report.measured import Measured as Measured
+from spsbench.report.messages.audits import AnotherModel as AnotherModel
+from spsbench.report.messages.audits import AuditProgress as AuditProgress
+from spsbench.report.messages.audits import ReproMeasured as ReproMeasured
+from spsbench.report.messages.losslessness import bound as bound
+from spsbench.report.messages.losslessness import worded as worded
 from spsbench.report.tables import ARM as ARM
 from spsbench.report.tables import SAMPLING as SAMPLING
 from spsbench.report.tables import Cell as Cell

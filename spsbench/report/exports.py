@@ -13,6 +13,7 @@ from spsbench.base.axes import label
 from spsbench.report import facts, wording
 from spsbench.report.judgement import judged_arms
 from spsbench.report.measured import Measured
+from spsbench.report.messages.runs import LATEX_ACCEPTANCE_NOTE, LATEX_SPEEDUP_NOTE, LATEX_SYNTHETIC
 from spsbench.report.results import UNTIMED, arm_columns
 from spsbench.report.tables import Column, plain, right
 from spsbench.report.wording import NOTHING, measure, printable
@@ -28,17 +29,6 @@ _SPECIAL = {
     "|": r"\textbar{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
-
-_SPEEDUP_NOTE = (
-    r"Speedup: time per token of ArS over that of the arm, decoding alone, in brackets its 95\% interval; "
-    "end to end: with prefill."
-)
-_ACCEPTANCE_NOTE = (
-    r"$\tau$: mean acceptance length, accepted tokens + 1 per loop. Acceptance rate: accepted over drafted "
-    r"tokens. $\alpha$: mean of $\sum_x \min(p(x), q(x))$ over tested positions. "
-    r"$r'$: (accepted + 1) / (K + 1)."
-)
-
 
 _ACCEPTANCE = (
     right("tau", partial(measure, "mean_acceptance_length", digits=2), latex=r"$\tau$"),
@@ -73,11 +63,11 @@ def _run(measured: Measured) -> str:
     comments = [f"Run {measured.name}: {wording.title(summary)}", "Needs \\usepackage{booktabs}."]
     comments += [f"{name}: {value}" for name, value in facts.facts(summary, run)]
     if summary.get("synthetic"):
-        comments.append("SYNTHETIC data, or a pair trained on it: these numbers say nothing about real text.")
+        comments.append(LATEX_SYNTHETIC)
     comments += filter(None, [*facts.doubts(summary), facts.conditions_sentence(summary)])
     tables = [
-        *_table(measured, "results", results, rows, " ".join([setup, *doubts, _SPEEDUP_NOTE])),
-        *_table(measured, "acceptance", _ACCEPTANCE, accepted, f"{setup} {_ACCEPTANCE_NOTE}"),
+        *_table(measured, "results", results, rows, " ".join([setup, *doubts, LATEX_SPEEDUP_NOTE])),
+        *_table(measured, "acceptance", _ACCEPTANCE, accepted, f"{setup} {LATEX_ACCEPTANCE_NOTE}"),
     ]
     head = "\n".join(f"% {' '.join(printable(line).split())}" for line in comments)
     return "\n\n".join([head, *tables]) + "\n"

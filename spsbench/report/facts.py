@@ -8,13 +8,14 @@ from typing import Any
 
 from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, shown_engine
 from spsbench.base.gpu import described
+from spsbench.base.messages import Message
 from spsbench.base.records import Processing, Speedup
-from spsbench.report import judgement
+from spsbench.report import judgement, wording
+from spsbench.report.messages import runs as said
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import disturbance, more_prompts
-from spsbench.stats.messages import percent, significant
 from spsbench.store.summary_types import ArmRow, Summary
 
 _UNKNOWN = "unknown"
@@ -178,26 +179,23 @@ def _version(run: Run) -> str | None:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """Return what must stand beside the numbers everywhere: alarms, and CPU contention in the times."""
+    """What must stand beside the numbers everywhere: alarms, and CPU contention in the times."""
     contention = disturbance(summary)
     return [*judgement.alarms(summary), *([str(contention)] if contention else [])]
 
 
-def taken_again(summary: Summary) -> list[str]:
-    """Return how many timings were disturbed and repeated, and how often a prompt was timed."""
+def repeated(summary: Summary) -> list[str]:
+    """How many timings were disturbed and repeated, and how often a prompt was timed."""
     remeasured = summary["contention"].get("remeasured") if "contention" in summary else None
     if remeasured is None or not remeasured["again"]:
         return []
-    total, sentences = remeasured["timings"], []
+    total = remeasured["timings"]
+    found: list[Message] = []
     if remeasured["replaced"]:
-        sentences.append(f"{remeasured['replaced']} of {total} timings were repeated because of contention.")
+        found.append(said.TimingsRepeated(remeasured["replaced"], total))
     if remeasured["again"] >= total:
-        times = 1 + remeasured["again"] / total
-        sentences.append(
-            f"Each prompt was timed {significant(times)} times, which took {remeasured['seconds']:.0f} s "
-            "more, to average over clock drift."
-        )
-    return sentences
+        found.append(said.PromptsTimedAgain(1 + remeasured["again"] / total, remeasured["seconds"]))
+    return [*map(str, found)]
 
 
 def condition_titles(summary: Summary) -> list[str]:
@@ -213,22 +211,13 @@ def condition_titles(summary: Summary) -> list[str]:
 
 
 def conditions_sentence(summary: Summary) -> str:
-    """Return why the main table has no times; empty for a run of one condition."""
+    """Why the main table has no times; empty for a run of one condition."""
     count = len(summary.get("conditions") or [])
-    if not count:
-        return ""
-    return f"Measured under {count} different conditions; times are shown under each and not pooled."
-
-
-ANYTIME = (
-    "The speedup's intervals are those of a 95% confidence sequence, for each arm by itself: they stay valid "
-    "when a run stops because they are narrow."
-)
-TOO_FEW = f"Below {FEWEST} prompts there is no interval that stays valid when a run stops by its width."
+    return str(said.SeveralConditions(count)) if count else ""
 
 
 def stopping(summary: Summary) -> list[str]:
-    """Return how the run ended and what its intervals are; nothing for a run of a fixed number of prompts.
+    """How the run ended and what its intervals are; nothing for a run of a fixed number of prompts.
 
     E.g. ``Stopped after 24 of 40 prompts: the speedup is known to ±4.6%, asked was ±5%.``
     """
@@ -237,28 +226,50 @@ def stopping(summary: Summary) -> list[str]:
         return []
     speedups = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
     halves = [relative_half_width(Speedup(**interval)) for interval in speedups]
-    widths = sorted(width for width in halves if width is not None)
-    shown = [f"±{percent(width)}" for width in widths]
-    known = f"the speedup is known to {shown[0]}" if shown else ""
-    if len(shown) > 1:
-        known = f"the narrowest speedup is known to {shown[0]}, the widest to {shown[-1]}"
-    precision, so_many = end["precision"], f"{end['prompts']} of {end['pool']} prompts"
-    wish = "" if precision is None else f", asked was ±{percent(precision)}"
-    narrow = f": {known}{wish}." if known else f"{wish}."
+    widths = tuple(sorted(width for width in halves if width is not None))
     sentences = []
-    if end["reason"] == "precision":
-        sentences.append(f"Stopped after {so_many}{narrow}")
-    elif end["reason"] == "budget":
-        sentences.append(f"Budget of {end['budget_s']:g} s reached after {so_many}{narrow}")
-    elif end["reason"] == "prompts" and precision is not None:
-        shortfall = known or "there is no interval"
+    if end["reason"] in ("precision", "budget") or (
+        end["reason"] == "prompts" and end["precision"] is not None
+    ):
         more = more_prompts(summary["rows"], summary.get("data"))
-        sentences.append(f"All {end['prompts']} prompts were run: {shortfall}{wish}. {more}.")
+        stopped = said.RunStopped(
+            end["reason"], end["prompts"], end["pool"], end["budget_s"], end["precision"], widths, more
+        )
+        sentences.append(str(stopped))
     if end["anytime"] and widths:
-        sentences.append(ANYTIME)
+        sentences.append(said.ANYTIME)
     elif end["anytime"] and end["prompts"] < FEWEST:
-        sentences.append(TOO_FEW)
+        sentences.append(said.TOO_FEW_FOR_ANYTIME)
     return sentences
+
+
+def data_notes(summary: Summary) -> list[str]:
+    """What of the answers was run, what of the data was not, and how metrics say they were computed."""
+    metric, way, data = wording.headline_metric(summary), summary.get("extract"), summary.get("data")
+    notes = [str(said.CodeExtracted(metric, way))] if metric and way in said.CodeExtracted.WAYS else []
+    notes += reading_notes(data) if isinstance(data, Mapping) else []
+    signatures = summary.get("metric_signatures") or {}  # e.g. sacrebleu's, in its own words
+    return notes + [f"{wording.metric_title(name)}: {printable(text)}" for name, text in signatures.items()]
+
+
+def reading_notes(data: Mapping[str, Any]) -> list[str]:
+    """What of the data was left out, not used, or used as something else, by their provenance."""
+    counts = {what: data.get(name) for name, what in said.LEFT_OUT.items()}
+    counts |= {f"conversations {why}": count for why, count in (data.get("left_out") or {}).items()}
+    left_out = {what: count for what, count in counts.items() if count}
+    found: list[Message] = [said.DataLeftOut(left_out)] if left_out else []
+    if ignored := data.get("ignored"):
+        found.append(said.FieldsUnused(ignored))
+    if unread := data.get("unread_by_rouge"):
+        found.append(said.ReferencesUnread(unread, data.get("references")))
+    if unwritten := data.get("unwritten"):
+        found.append(said.PartsUnwritten(unwritten))
+    if opened := data.get("opens_thought"):
+        found.append(said.ThoughtsOpened(opened["prompts"], opened.get("switch")))
+    for name, as_system in (("developer", False), ("developer_as_system", True)):
+        if count := data.get(name):
+            found.append(said.DeveloperMessages(count, as_system))
+    return [*map(str, found)]
 
 
 def workers(summary: Summary, run: Run) -> list[str]:

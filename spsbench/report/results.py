@@ -11,8 +11,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.base.axes import EAGER, Row, both_arms, label, unusual
+from spsbench.base.messages import Message
 from spsbench.report import wording
 from spsbench.report.facts import condition_titles, conditions_sentence, value
+from spsbench.report.messages import runs as said
 from spsbench.report.tables import (
     ARM,
     IN_FULL,
@@ -30,13 +32,10 @@ from spsbench.report.tables import (
     table_of,
 )
 from spsbench.report.wording import Run, escape, full_name, milliseconds, number, speedup
-from spsbench.stats.messages import significant
 from spsbench.store.summary_types import (
     ArmEnergy,
     ArmRow,
     CategoryPart,
-    Energy,
-    PaysUpTo,
     RatioInterval,
     Summary,
     Surface,
@@ -92,30 +91,19 @@ def further_passes(summary: Summary) -> list[str]:
     return found
 
 
-_ROLLED_BACK = {
-    "replay": "by reading the accepted tokens again (replay)",
-    "planes": "by taking the one after the last accepted token, kept in the block (planes)",
-    "steps": "token by token: its forward cannot read a block after a past (steps)",
-}
-
-
 def rolling_back(summary: Summary) -> list[str]:
     """How running states are rolled back, and what of a loop that takes."""
     if not (how := summary.get("rollback")):
         return []
-    ways: dict[str, list[str]] = {}
-    for role, way in how.items():
-        ways.setdefault(_ROLLED_BACK.get(way, way), []).append(f"the {role}'s")
-    roles = "; ".join(f"{' and '.join(whose)} {way}" for way, whose in ways.items())
     several = len({row["sampling"] for row in summary["rows"]}) > 1
     times = [
-        f"{full_name(row) if several else label(row)} {milliseconds(time['rollback_ms'])} of "
-        f"{milliseconds(time['loop_ms'])} ms"
+        (full_name(row) if several else label(row), spent, loop)
         for row in summary["rows"]
-        if (time := row["loop_time"]) and time.get("rollback_ms") is not None and time.get("loop_ms")
+        if (time := row["loop_time"])
+        and (spent := time.get("rollback_ms")) is not None
+        and (loop := time.get("loop_ms"))
     ]
-    spent = f" It takes of a loop: {', '.join(times)}." if times else ""
-    return [f"Running states are rolled back, {roles}.{spent}"]
+    return [str(said.StatesRolledBack(tuple(how.items()), tuple(times)))]
 
 
 def _time(arm: Row) -> str:
@@ -185,13 +173,7 @@ def turns(summary: Summary, run: Run) -> list[str]:
     if not parts:
         return []
     rows, columns = by_turn(parts, wording.headline_metric(summary))
-    return paragraphs("## By turn", TURNS_NOTE, IN_FULL.table(columns, rows))
-
-
-TURNS_NOTE = (
-    "A later turn's prompt holds the arm's own earlier answers: where two arms answered alike it is the "
-    "same, else each has its own. Turns are paired by conversation, and intervals are over conversations."
-)
+    return paragraphs("## By turn", said.TURNS_NOTE, IN_FULL.table(columns, rows))
 
 
 def categories(summary: Summary, run: Run) -> list[str]:
@@ -202,10 +184,6 @@ def categories(summary: Summary, run: Run) -> list[str]:
     return paragraphs("## By category", IN_FULL.table(columns, rows))
 
 
-ENGINES_NOTE = (
-    "Speedup over the ArS of the arm's own engine, which says whether speculation pays there, and over the "
-    "fastest ArS of the run, which says whether it is worth using."
-)
 BASELINES = (
     left("over its own ArS", lambda row: speedup(row.get("own_speedup")), note="95%", whole=True),
     left("over the fastest", entry("speedup", speedup), note="95%", whole=True),
@@ -232,7 +210,7 @@ def engine_notes(summary: Summary) -> list[str]:
 def engines(summary: Summary, run: Run) -> list[str]:
     """The report's section on engines; none for a run of one."""
     rows, found = speculative(summary), summary.get("engines")
-    parts: list[str | Table | list[str]] = [ENGINES_NOTE, IN_FULL.table(BASELINES, rows)] if rows else []
+    parts: list[str | Table | list[str]] = [said.ENGINES_NOTE, IN_FULL.table(BASELINES, rows)] if rows else []
     if found is not None:
         by_arm = {row["arm"]: row for row in summary["rows"]}
         answered = [
@@ -270,21 +248,6 @@ ENERGY = (
 """Joules per token of every arm, and over those of ArS."""
 
 
-def energy_note(energy: Energy) -> str:
-    """What the joules hold, and how finely they were counted."""
-    step, length = energy["update_s"], energy["mean_sequence_s"]
-    fine = ""
-    if step is not None and length is not None:
-        fine = (
-            f" The counter moves every {significant(1e3 * step)} ms, "
-            f"and a sequence took {significant(1e3 * length, 3)} ms."
-        )
-    return (
-        f"Energy by {energy['source']}, around each sequence with its prefill: its counterpart among the "
-        f"times is the end-to-end speedup. It includes what idles and what others of the machine draw.{fine}"
-    )
-
-
 def energy(summary: Summary, run: Run) -> list[str]:
     """The report's section; none for a run from before energy was looked for."""
     found = summary.get("energy")
@@ -292,7 +255,7 @@ def energy(summary: Summary, run: Run) -> list[str]:
         return []
     if not found["arms"]:
         return [f"Energy: not known ({escape(found['reason'] or 'it was not counted')})."]
-    notes = escape(" ".join([energy_note(found), *uncounted(summary)]))
+    notes = escape(" ".join([str(said.EnergyCounted(found)), *uncounted(summary)]))
     return paragraphs("## Energy", IN_FULL.table(ENERGY, found["arms"]), notes)
 
 
@@ -303,13 +266,7 @@ def uncounted(summary: Summary) -> list[str]:
     others = [row["arm"] for row in summary["rows"] if row["arm"] not in known]
     if not known or not others:
         return []
-    return [f"Not counted: {', '.join(others)}; an external engine may compute on another device or machine."]
-
-
-SURFACES_NOTE = (
-    "Speedup of SpS over ArS of the same batch size B. Tokens/s: of the whole batch while every row is "
-    "taken. ms/token: what a sequence waits for each token. Both of SpS: at its fastest K."
-)
+    return [str(said.EnergyUncounted(tuple(others)))]
 
 
 def surfaces(summary: Summary, run: Run) -> list[str]:
@@ -318,7 +275,7 @@ def surfaces(summary: Summary, run: Run) -> list[str]:
     for surface in summary.get("surfaces") or []:
         parts += [f"### {escape(surface_title(surface))}", surface_table(surface)]
         parts += map(escape, surface_sentences(surface))
-    return paragraphs("## Batches", escape(SURFACES_NOTE), *parts) if parts else []
+    return paragraphs("## Batches", escape(said.SURFACES_NOTE), *parts) if parts else []
 
 
 def surface_title(surface: Surface) -> str:
@@ -363,32 +320,11 @@ def _rates(cell: SurfaceCell | None) -> tuple[str, str]:
 def surface_sentences(surface: Surface) -> list[str]:
     """Up to which batch size each K pays, and whether batches write what batch size 1 writes."""
     largest = batch_sizes(surface)[-1]
-    lines = [" ".join(_pays(line, largest) for line in surface["pays_up_to"])]
+    lines = [" ".join(str(said.PaysUpToBatch(line, largest)) for line in surface["pays_up_to"])]
     compared = [cell for cell in surface["cells"] if cell["batch"] > 1 and cell["as_alone"] is not None]
     same = sum(cell["as_alone"] or 0 for cell in compared)
     of = sum(cell["compared"] for cell in compared)
-    if compared and same == of:
-        lines.append(f"Outputs of batches are identical to those of batch size 1 on all {of:,}.")
-    elif compared:
-        lines.append(
-            f"{of - same:,} of {of:,} outputs of batches differ from those of batch size 1. Forwards of more "
-            "rows may round otherwise; what the evidence says of each arm stands under losslessness."
-        )
-    return lines
-
-
-def _pays(line: PaysUpTo, largest: int) -> str:
-    k, batch = line["k"], line["batch"]
-    if line["beyond"]:
-        least = "" if line["low"] is None else f" (at least B = {line['low']:.3g}, 95%)"
-        return f"K={k} pays up to the largest batch, {largest}{least}."
-    if batch is None:
-        return f"Of K={k} it is not known."
-    if batch == 0:
-        return f"K={k} pays at no batch size."
-    high = f"beyond {largest}" if line["high"] is None else f"{line['high']:.3g}"
-    ends = "" if line["low"] is None else f" [{line['low']:.3g}, {high}]"
-    return f"K={k} pays up to B = {batch:.3g}{ends}."
+    return [*lines, str(said.BatchesAlike(of - same, of))] if compared else lines
 
 
 # --- two runs, paired ---
@@ -405,21 +341,17 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
         right("A", entry("a_speedup", wording.times)),
         right("B", entry("b_speedup", wording.times)),
     ]
-    title = f"B against A on {compared['prompts']} common prompts"
+    title = str(said.RunsCompared(compared["prompts"]))
     names = [_with_tags(compared, side) for side in ("a", "b")]
     parts: list[RenderableType] = [Text(), Text(title, style="bold"), *map(Text, names), Text()]
     parts.append(table_of(columns, arms))
-    for sentences in ([*_speedups(arms)], [*_metrics(arms)], [*_tokens(arms)]):
+    for sentences in ([*_speedups(arms)], [*_metrics(arms)], [*map(str, _tokens(arms))]):
         parts += [Text(), *map(Text, sentences)] if sentences else []
-    notes = [*map(wording.unfinished, compared["unfinished"])]
+    notes = [str(said.PromptsUnfinished(arm)) for arm in compared["unfinished"]]
     notes += [*compared["refusals"], *compared["machine"], *compared["warnings"]]
     notes += [f"{arm} is in {side} only" for side in ("A", "B") for arm in compared[f"only_{side.lower()}"]]
-    caveat = (
-        "Paired by prompt; the runs were not interleaved, so a drift of the machine between them is in the "
-        "ratio and not in its interval."
-    )
     parts += [Text(), *(Text(f"! {wording.printable(text)}.") for text in notes)]
-    return Group(*parts, Text(caveat, style="dim"), Text())
+    return Group(*parts, Text(said.NOT_INTERLEAVED, style="dim"), Text())
 
 
 def _with_tags(compared: Mapping[str, Any], side: str) -> str:
@@ -439,7 +371,7 @@ def _speedups(arms: list[dict[str, Any]]) -> Iterator[str]:
     for arm in arms:
         parts = []
         if arm["speedup_ratio"] is not None:
-            parts.append(f"speedup of B over that of A {_ratio(arm['speedup_ratio'])}")
+            parts.append(f"{said.SPEEDUP_RATIO} {_ratio(arm['speedup_ratio'])}")
         loops = [arm["a_tokens_per_loop"], arm["b_tokens_per_loop"]]
         if arm["method"] == "sps" and None not in loops:
             parts.append(f"tokens/loop {loops[0]:.2f} -> {loops[1]:.2f}")
@@ -463,7 +395,7 @@ def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-def _tokens(arms: list[dict[str, Any]]) -> Iterator[str]:
+def _tokens(arms: list[dict[str, Any]]) -> Iterator[Message]:
     """Which outputs are the same, and how close the decision was where two first parted."""
     for arm in arms:
         same = arm["tokens"]
@@ -471,37 +403,12 @@ def _tokens(arms: list[dict[str, Any]]) -> Iterator[str]:
             continue
         identical = round(same["identical"] * same["sequences"])
         if identical == same["sequences"]:
-            yield f"{full_name(arm)}: identical tokens in all {identical} outputs"
-            continue
-        place = same["first_divergence"]
-        yield (
-            f"{full_name(arm)}: {identical} of {same['sequences']} outputs identical; the earliest "
-            f"difference is token {place['position']} of {wording.printable(place['example_id'])}"
-            f"{_gap(place)}"
-        )
-
-
-def _gap(place: Mapping[str, Any]) -> str:
-    """The tokens of both runs, and how far apart the two largest logits are; empty where none were read."""
-    if "gap" not in place:
-        return ""
-    sides = []
-    for side in ("a", "b"):
-        token, text = place[f"{side}_token"], place.get(f"{side}_text")
-        shown = f" {wording.printable(text)!r}" if text else ""
-        sides.append("the end" if token is None else f"{token}{shown}")
-    head = f": {sides[0]} in A, {sides[1]} in B; "
-    if place["gap"] is None:
-        return f"{head}the gap of the two largest logits there is unknown ({place['gap_unknown']})"
-    return f"{head}the two largest logits there are {place['gap']:.2g} apart ({place['dtype']})"
+            yield said.TokensIdentical(full_name(arm), identical)
+        else:
+            yield said.TokensPart(full_name(arm), identical, same["sequences"], same["first_divergence"])
 
 
 # --- several runs, side by side ---
-
-RUNS_NOTE = (
-    "Each speedup is against the run's own ArS. Times of different runs compare only where nothing below "
-    "differs; `spsbench compare` pairs their prompts."
-)
 
 _FACTS = {
     "tags": ("tags",),

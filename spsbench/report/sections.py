@@ -18,6 +18,7 @@ from rich.text import Text
 
 from spsbench.base.axes import Row, label
 from spsbench.report import facts, judgement, results, why, wording
+from spsbench.report.messages import runs as said
 from spsbench.report.tables import (
     ARM,
     IN_FULL,
@@ -70,7 +71,7 @@ def show(summary: Summary, console: Console) -> None:
 
 def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
     """Heading, verdict, tables, proof, reasons, acceptance and warnings, for so many columns."""
-    blocks: Iterable[Block] = [[_title(summary, "")], [Text("Nothing was measured.")]]
+    blocks: Iterable[Block] = [[_title(summary, "")], [Text(said.NOTHING_MEASURED)]]
     if summary["rows"]:
         blocks = (block for _, made in SECTIONS if made for block in made(summary, width - 2))
     parts: list[RenderableType] = [Text()]
@@ -95,9 +96,9 @@ def _heading(summary: Summary, run: Run) -> list[str]:
 def _results(summary: Summary, run: Run) -> list[str]:
     rows = summary["rows"]
     if not rows:
-        return paragraphs("## Results", "Nothing was measured.")
+        return paragraphs("## Results", said.NOTHING_MEASURED)
     table = IN_FULL.table(results.arm_columns(rows, wording.headline_metric(summary)), rows)
-    notes = [*results.rolling_back(summary), *facts.stopping(summary), *wording.data_notes(summary)]
+    notes = [*results.rolling_back(summary), *facts.stopping(summary), *facts.data_notes(summary)]
     return paragraphs("## Results", table, *map(escape, notes))
 
 
@@ -130,14 +131,8 @@ def _at_once(rows: Sequence[ArmRow]) -> str:
     these = [row for row in rows if one_launch(row)]
     if not these:
         return ""
-    holds = "holds the warping too, and of ArS the draw: a CUDA graph does them with the forward."
-    if len(these) == len(rows):
-        return f"`verify` {holds}"
-    arms = ", ".join(escape(wording.full_name(row)) for row in these)
-    return (
-        f"`verify` of {arms} {holds} Of the other arms compare `verify` and `sample` together with "
-        "these two of a graph."
-    )
+    named = these if len(these) < len(rows) else []
+    return str(said.ForwardHoldsDraws(tuple(escape(full_name(row)) for row in named)))
 
 
 def _half(place: int, row: Row) -> str:
@@ -159,12 +154,6 @@ TIMING = (
 )
 
 
-OPTIMUM_NOTE = (
-    "Share of optimum: accepted tokens over those that the best lossless rule (block verification, Sun et "
-    "al. 2024) would accept of the same drafts on average. Chance and lossy rules can bring it above 100%."
-)
-
-
 def _acceptance(summary: Summary, run: Run) -> list[str]:
     rows = [row for row in summary["rows"] if row["acceptance"]]
     if not rows:
@@ -180,8 +169,8 @@ def _acceptance(summary: Summary, run: Run) -> list[str]:
     return paragraphs(
         "## Acceptance",
         IN_FULL.table([*results.acceptance_columns(rows), rule], rows),
-        *([OPTIMUM_NOTE] if known else []),
-        *("### Every name", "Pooled over loops / mean over prompts.", Table(columns, cells)),
+        *([said.OPTIMUM_NOTE] if known else []),
+        *("### Every name", said.BOTH_MEANS, Table(columns, cells)),
         *("### Legend", [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]),
     )
 
@@ -193,37 +182,25 @@ def _value(name: str, value: Any) -> str:
 
 
 def _caveats(summary: Summary, run: Run) -> list[str]:
-    found = summary.get("stopping")
-    one_draw = " It does not hold how the machine's speed changes with time."
-    interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
-    if run.get("interval") == OVER_TIME:
-        reasons = contention_reasons(summary)
-        others = f" and {contention_named(reasons)}" if reasons else ""
-        whose = "the shards'" if run.get("shards") else "the run's"
-        interval = (
-            f"a jackknife over prompts, paired (Student's t), with the spread of {whose} fifths by time"
-            f"{others}; what changes over hours is not in it."
-        )
-    if found and found["anytime"]:
-        interval = f"that of a confidence sequence over prompts, paired.{one_draw}"
-    elif any(row.get("processes", 1) > 1 for row in summary["rows"]):
-        interval = "a jackknife over processes and over prompts (Student's t)."
+    stopping, reasons = summary.get("stopping"), contention_reasons(summary)
+    contention = contention_named(reasons)
+    taken = [said.ContentionReason(contention, reason) for reason in reasons]
     lines = [
-        *map(escape, [*facts.taken_again(summary), *summary["warnings"], *_taken(summary)]),
-        "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill "
-        "too.",
-        "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
+        *map(escape, [*facts.repeated(summary), *summary["warnings"], *taken]),
+        said.POOLED_TIME,
+        said.EQUAL_METRICS,
     ]
     speedups = [row["speedup"] for row in summary["rows"]]
     if any(found and found["low"] is not None for found in speedups):  # busy machines give none
-        lines.append(f"The speedup's 95% interval is {interval}")
+        whose = "the shards'" if run.get("shards") else "the run's"
+        interval = said.IntervalOfSpeedup(
+            anytime=bool(stopping and stopping["anytime"]),
+            processes=any(row.get("processes", 1) > 1 for row in summary["rows"]),
+            over_time=whose if run.get("interval") == OVER_TIME else None,
+            contention=contention if reasons else None,
+        )
+        lines.append(str(interval))
     return paragraphs("## Caveats", [f"* {line}" for line in lines])
-
-
-def _taken(summary: Summary) -> list[str]:
-    reasons = contention_reasons(summary)
-    by = contention_named(reasons)
-    return [f"{by}: {reason}." for reason in reasons]
 
 
 def _environment(summary: Summary, run: Run) -> list[str]:
@@ -290,7 +267,7 @@ def _title(summary: Summary, common: str) -> RenderableType:
     details += [wording.printable(common)] if common else []
     details += [f"engine {wording.printable(engine)}"] if (engine := summary.get("engine")) else []
     if length := summary.get("fixed_length"):
-        details.append(f"each output {length} tokens, EOS ignored")
+        details.append(str(said.OutputLength(length)))
     return text.append(", " + ", ".join(details), style="not bold dim")
 
 
@@ -308,11 +285,11 @@ def _results_screen(summary: Summary, room: int) -> Iterator[Block]:
     yield [table]
     whole = results.arm_columns(summary["rows"], wording.headline_metric(summary), "ratio")
     gone = {column.title for column in whole} - {column.title for column in table.columns}
-    yield _dim(f"Too narrow for the column {name}: it is in report.md." for name in sorted(gone))
+    yield _dim(map(said.ColumnTooWide, sorted(gone)))
     yield _dim(results.further_passes(summary))
     yield _dim(results.rolling_back(summary))
     if all(row["method"] == "ars" for row in summary["rows"]):
-        yield _dim(["No arm speculates: ArS (K = 0) is timed alone, against nothing."])
+        yield _dim([said.NO_ARM_SPECULATES])
     if conditions := summary.get("conditions") or []:
         yield [_text(facts.conditions_sentence(summary), "bold")]
     for found, title in zip(conditions, facts.condition_titles(summary), strict=True):
@@ -331,7 +308,7 @@ def _engines_screen(summary: Summary, room: int) -> Iterator[Block]:
         yield [fitting(rows, results.BASELINES, room)[0]]
     yield _dim(results.engine_notes(summary))
     if (found := summary.get("energy")) and found["arms"]:
-        yield [fitting(found["arms"], results.ENERGY, room)[0], *_dim([results.energy_note(found)])]
+        yield [fitting(found["arms"], results.ENERGY, room)[0], *_dim([said.EnergyCounted(found)])]
 
 
 def _categories_screen(summary: Summary, room: int) -> Iterator[Block]:
@@ -343,7 +320,7 @@ def _categories_screen(summary: Summary, room: int) -> Iterator[Block]:
 def _turns_screen(summary: Summary, room: int) -> Iterator[Block]:
     if parts := summary.get("by_turn") or []:
         rows, columns = results.by_turn(parts, wording.headline_metric(summary))
-        yield [*_dim(["By turn."]), fitting(rows, columns, room)[0], *_dim([results.TURNS_NOTE])]
+        yield [*_dim(["By turn."]), fitting(rows, columns, room)[0], *_dim([said.TURNS_NOTE])]
 
 
 def _sentences(*makers: Callable[[Summary], list[str]]) -> Callable[[Summary, int], Iterator[Block]]:
@@ -367,7 +344,7 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
 
 
 def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
-    for text in wording.data_notes(summary):
+    for text in facts.data_notes(summary):
         yield _dim([text])
     verified = [(row, rule) for row in summary["rows"] if (rule := row["verification_rule"])]
     ways = {(label(row), rule) for row, rule in verified}
@@ -385,15 +362,15 @@ def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
         lines.append(f"{f'{len(own)} arms' if many else ', '.join(different)} {verify} by: {rule}")
     if len(lines) > 1:
         yield _dim(lines)
-    yield _dim(facts.taken_again(summary))
+    yield _dim(facts.repeated(summary))
     if warnings := summary["warnings"]:
         marked = [(Styled("!", "yellow"), text) for text in warnings]
         yield [Table([left(whole=True), left()], marked, gap=1)]
     digest = summary.get("token_sha256")
-    yield _dim([f"Hash of all token ids: {digest[:16]}"] if digest else [])  # as --expect takes it
+    yield _dim([said.TokensHashed(digest[:16])] if digest else [])  # as --expect takes it
 
 
-def _dim(lines: Iterable[str]) -> Block:
+def _dim(lines: Iterable[object]) -> Block:
     return [_text(line, "dim") for line in lines]
 
 

@@ -15,19 +15,12 @@ from rich.cells import cell_len, get_character_cell_size
 
 from spsbench.base.axes import series
 from spsbench.report.measured import Measured
+from spsbench.report.messages.runs import FATES
 from spsbench.report.wording import full_name
 from spsbench.store.summary_types import ArmRow
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-LEGEND = {
-    "accepted": "drafted, and accepted by the target",
-    "rejected": "drafted, and rejected: not output",
-    "correction": "drawn from the residual in its place",
-    "bonus": "drawn from the target after a draft accepted whole",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,7 @@ class Token:
 
     Attributes:
         text: as it may be shown, see ``visible``.
-        fate: one of ``LEGEND``, or ``ars``.
+        fate: one of ``FATES``, or ``ars``.
         target_prob, draft_prob, u: see ``TracedToken``.
         sibling: of an accepted token of a tree, which one of its place it was, from 1.
     """
@@ -178,7 +171,7 @@ class TraceWriter:
 
     def legend(self) -> None:
         """One line that says what the colours or marks mean."""
-        for place, fate in enumerate(LEGEND):
+        for place, fate in enumerate(FATES):
             if place:
                 self._write("  ", "ars")
             self._write(self._marked(fate, fate), fate)

@@ -7,12 +7,16 @@ from functools import partial
 from typing import Any
 
 from spsbench.base.axes import EAGER, MODIFIED_REJECTION, label, place
+from spsbench.base.messages import Message
 from spsbench.report import judgement, wording
 from spsbench.report.measured import series_name
+from spsbench.report.messages import speedups
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
 from spsbench.stats.conditions import contention_reasons, more_prompts
+from spsbench.stats.messages import OfArm
 from spsbench.stats.messages.factors import JUDGING, TEXTS
+from spsbench.stats.messages.runs import RAISE_LIMIT
 from spsbench.stats.messages.timings import contention_named
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.factors import residual_cause, residual_factors
@@ -30,18 +34,13 @@ from spsbench.store.summary_types import (
     Summary,
 )
 
-VERDICT_NOTE = (
-    "Ratios of time per token, paired by prompt: how much faster the fastest arm is. Where the interval "
-    "contains 1 the two cannot be told apart."
-)
-
 
 def verdicts(summary: Summary) -> list[tuple[str, str]]:
     """For every sampling and batch size a sentence with the answer, and what belongs beside it."""
     found = summary.get("verdict") or []
     more = more_prompts(summary["rows"], summary.get("data"))
     reasons = contention_reasons(summary)
-    return [(answer(each, _scope(each, found), more, reasons), details(each)) for each in found]
+    return [(str(answer(each, _scope(each, found), more, reasons)), details(each)) for each in found]
 
 
 def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
@@ -51,58 +50,51 @@ def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
     return ", ".join([*words, f"B={verdict['batch']}"] if len(batches) > 1 else words)
 
 
-_LIKELY = {"pays": "Probably pays", "does not pay": "Probably does not pay"}
-
-
 def answer(
-    verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit", reasons: Sequence[str] = ()
-) -> str:
+    verdict: SpeedVerdict, scope: str = "", more: str = RAISE_LIMIT, reasons: Sequence[str] = ()
+) -> Message:
     """Whether to use speculative sampling, with which arm, and what it gains; how to get ``more`` prompts.
 
     ``reasons`` are those of ``lost_share``, see ``contention_reasons``.
     """
-    by = contention_named(reasons)
-    gain = f"{speedup(verdict['speedup'])} per token"
-    if verdict["end_to_end"] is not None:
-        gain += f", {speedup(verdict['end_to_end'])} end to end"
-    name, where = _name(verdict), f", {scope}" if scope else ""
-    if (leaning := verdict.get("leaning")) is not None:
-        likely = _LIKELY.get(leaning, "No clear gain")
-        about = f"{name} ran about {wording.times(verdict['speedup']['ratio'])} per token"
-        lost = judgement.share(verdict["lost_share"])
-        return f"{likely}{where}: {about}; {by} took {lost} of the time."
-    if verdict["outcome"] == "unclear" and "lost_share" in verdict:
-        taken = f"{by} took {judgement.share(verdict['lost_share'])} of the time"
-        ran = f"{_fastest(verdict)} ran about {wording.times(verdict['speedup']['ratio'])} per token"
-        none = verdict["speedup"]["low"] is None and verdict["lost_share"] < 1.0  # not for CPU contention
-        fewer = _too_few(verdict, more) or (_unclear(verdict, more) if none else "")
-        return f"No clear gain{where}: {ran}; {taken}.{fewer}"
+    gain = speedups.Gain(verdict["speedup"], verdict["end_to_end"])
+    name, fastest = _name(verdict), _fastest(verdict)
+    leaning = verdict.get("leaning")
+    if leaning is not None or (verdict["outcome"] == "unclear" and "lost_share" in verdict):
+        remedy, who = None, name
+        if leaning is None:
+            # No interval for want of prompts, rather than for CPU contention.
+            none = verdict["speedup"]["low"] is None and verdict["lost_share"] < 1.0
+            remedy = _too_few(verdict, more) or (_more_prompts(verdict, more) if none else None)
+            who = fastest
+        lost, ratio = verdict["lost_share"], verdict["speedup"]["ratio"]
+        return speedups.HiddenByContention(
+            leaning, who, scope, ratio, contention_named(reasons), lost, remedy
+        )
     if verdict["outcome"] == "pays":
-        return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
+        return speedups.Pays(name, scope, gain, chosen=bool(verdict["others"]))
     if verdict["outcome"] == "does not pay":
-        return f"Does not pay here{where}: {_fastest(verdict)} ran {gain}.{_needed_draft(verdict)}"
-    return f"No clear gain{where}: {_fastest(verdict)} ran {gain}.{_unclear(verdict, more)}"
+        return speedups.DoesNotPay(fastest, scope, gain, verdict["break_even"])
+    return speedups.NoClearGain(fastest, scope, gain, _more_prompts(verdict, more))
 
 
 def details(verdict: SpeedVerdict) -> str:
     """Which arms are as good, the largest loss, and what choosing on other prompts gave."""
     if verdict["outcome"] == "unclear" and "lost_share" in verdict:
         return ""  # CPU contention is no reason of an arm's
-    parts = [_alike(verdict)]
+    found: list[Message | str] = [*_alike(verdict)]
     ks = [other["k"] for other in verdict["others"]]
     if verdict["outcome"] == "pays" and _only_k(verdict) and verdict["k"] >= max(ks):
-        parts.append(f"K={verdict['k']} is the largest that was measured; a larger K may be faster.")
-    elsewhere, chosen = verdict["elsewhere"], "Chosen on one half of the prompts"
-    if elsewhere is not None and elsewhere["low"] is None and elsewhere["ratio"] == 1.0:
-        parts.append(f"{chosen}, ArS was the fastest.")
-    elif elsewhere is not None:
-        parts.append(f"{chosen} and measured on the other, both ways: {speedup(elsewhere)}.")
+        found.append(speedups.LargestKMeasured(verdict["k"]))
+    if (elsewhere := verdict["elsewhere"]) is not None:
+        by_ars = elsewhere["low"] is None and elsewhere["ratio"] == 1.0
+        found.append(speedups.ChosenOnHalf(None if by_ars else elsewhere))
     if verdict["binding"] is not None:
-        parts.append(f"Largest loss: {TEXTS[verdict['binding']].short}.")
+        found.append(speedups.LargestLoss(TEXTS[verdict["binding"]].short))
     tail = verdict["tail_s"]
     if verdict["outcome"] == "pays" and tail["chosen"]["p99"] >= tail["ars"]["p99"]:
-        parts.append("The slowest sequences gain nothing.")
-    return " ".join(part for part in parts if part)
+        found.append(speedups.SLOWEST_GAIN_NOTHING)
+    return " ".join(map(str, found))
 
 
 def _name(verdict: SpeedVerdict, arm: SpeedVerdict | AgainstBest | None = None) -> str:
@@ -121,55 +113,32 @@ def _only_k(verdict: SpeedVerdict) -> bool:
     return bool(verdict["others"]) and all(place(other, "k") == here for other in verdict["others"])
 
 
-def _needed_draft(verdict: SpeedVerdict) -> str:
-    """Say with which c or alpha an arm that does not pay would; empty where that is unknown."""
-    even = verdict["break_even"]
-    if even is None:
-        return ""
-    ways = []
-    if even["c"] is not None and even["measured_c"] is not None:
-        ways.append(f"c below {even['c']:.2f} (measured {even['measured_c']:.2f})")
-    if even["alpha"] is not None:
-        ways.append(f"alpha above {even['alpha']:.2f} (measured {even['measured_alpha']:.2f})")
-    if not ways:
-        return " Neither a better nor a cheaper draft is enough."
-    return f" It would pay with {' or '.join(ways)}."
-
-
-def _unclear(verdict: SpeedVerdict, more: str) -> str:
+def _more_prompts(verdict: SpeedVerdict, more: str) -> Message:
     if too_few := _too_few(verdict, more):
         return too_few
     if verdict["speedup"]["low"] is None:
-        return f" There is no interval over {wording.counted(verdict['prompts'], 'prompt')}. {more}."
-    return f" {more} for a narrower interval."
+        return speedups.NoIntervalOver(verdict["prompts"], more)
+    return speedups.IntervalTooWide(more)
 
 
-def _too_few(verdict: SpeedVerdict, more: str) -> str:
-    """Say that there are too few prompts to choose an arm on some and measure it on others."""
+def _too_few(verdict: SpeedVerdict, more: str) -> speedups.TooFewToChoose | None:
     if not verdict["others"] or verdict["prompts"] >= FEWEST_PROMPTS:
-        return ""
-    return (
-        f" Choosing among {verdict['candidates']} arms takes {FEWEST_PROMPTS} prompts; these are "
-        f"{verdict['prompts']}. {more}."
-    )
+        return None
+    return speedups.TooFewToChoose(verdict["candidates"], verdict["prompts"], more)
 
 
-def _alike(verdict: SpeedVerdict) -> str:
+def _alike(verdict: SpeedVerdict) -> Iterator[Message]:
     others = verdict["others"]
     alike = [other for other in others if not other["slower"]]
     if not alike:
-        noun = "K" if _only_k(verdict) else "arm"
-        return f"Every other {noun} is slower." if others else ""
-    if not _only_k(verdict):
-        if len(alike) > wording.MANY:
-            return f"{len(alike)} of {len(others)} other arms cannot be told apart from it."
-        return f"Cannot be told apart from it: {', '.join(label(other) for other in alike)}."
-    ks = sorted([verdict["k"], *(other["k"] for other in alike)])
-    between = [k for k in (verdict["k"], *(other["k"] for other in others)) if ks[0] <= k <= ks[-1]]
-    shown = f"{', '.join(map(str, ks[:-1]))} and {ks[-1]}"
-    if sorted(between) == ks and len(ks) > 2:  # every measured K between the ends belongs to it
-        shown = f"{ks[0]} to {ks[-1]}"
-    return f"K={shown} cannot be told apart."
+        if others:
+            yield speedups.OthersSlower("K" if _only_k(verdict) else "arm")
+    elif not _only_k(verdict):
+        yield speedups.ArmsAlike(tuple(label(other) for other in alike), len(others))
+    else:
+        ks = sorted([verdict["k"], *(other["k"] for other in alike)])
+        between = [k for k in (verdict["k"], *(other["k"] for other in others)) if ks[0] <= k <= ks[-1]]
+        yield speedups.KsAlike(tuple(ks), gapless=sorted(between) == ks)
 
 
 def which(summary: Summary, run: Run) -> list[str]:
@@ -192,18 +161,7 @@ def which(summary: Summary, run: Run) -> list[str]:
         )
         parts.append(table_of(columns, each["others"]))
     noun = "K" if all(map(_only_k, verdicts)) else "arm"
-    return paragraphs(f"## Which {noun}", *parts, VERDICT_NOTE)
-
-
-WHY_NOTE = (
-    "Each factor multiplies what stands above it, from K+1 (all accepted, one target step a loop and nothing "
-    "else) down to the measured speedup, exactly. Acceptance is alpha_beta of this arm: it describes, and "
-    "predicts nothing."
-)
-_AT_ONCE = (
-    "Verifying and judging: where a CUDA graph does a forward and what follows it at once, a target step is "
-    "the forward and the draw of an ArS step together."
-)
+    return paragraphs(f"## Which {noun}", *parts, speedups.VERDICT_NOTE)
 
 
 def why(summary: Summary, run: Run) -> list[str]:
@@ -223,7 +181,7 @@ def why(summary: Summary, run: Run) -> list[str]:
         ]
         parts += ["### Factors of every arm", IN_FULL.table(columns, explained)]
     at_once = any(factor["name"] == JUDGING for each in explained for factor in each["factors"])
-    note = f"{WHY_NOTE} {_AT_ONCE}" if at_once else WHY_NOTE
+    note = f"{speedups.FACTORS_NOTE} {speedups.JUDGING_NOTE}" if at_once else speedups.FACTORS_NOTE
     return paragraphs("## Why this fast, and not faster", *parts, note)
 
 
@@ -233,10 +191,7 @@ def _left_by_the_rule(summary: Summary, arm: ArmFactors) -> Iterator[str]:
         found = row.get("share_of_optimum") if row["arm"] == arm["arm"] else None
         most = None if found is None else found["high"]
         if most is not None and most < 1 and row["rule"] == MODIFIED_REJECTION and row["engine"] == EAGER:
-            yield (
-                f"{wording.share_of_optimum(row)} of the tokens that the best lossless rule (block "
-                "verification) would accept of these drafts on average: `--rule block`."
-            )
+            yield str(speedups.BelowBestRule(wording.share_of_optimum(row)))
 
 
 def _factor(name: str, arm: ArmFactors) -> str:
@@ -253,16 +208,6 @@ def _factors(arm: ArmFactors) -> Table:
         )
     columns = [left("factor"), right("value"), right("product"), left("evidence"), left("remedy")]
     return Table(columns, cells)
-
-
-THEORY_NOTE = (
-    "Leviathan et al. 2022: (1 - alpha^(K+1)) / (1 - alpha) / (K c + 1), with alpha by teacher forcing on "
-    "ArS text (`alpha_leviathan`). Chen et al. 2023: r'(K+1) t_target / (K t_draft + t_target), with the "
-    "measured r'. Residual: measured - predicted; its largest cause is the largest factor of measured over "
-    "predicted (Leviathan) in the residual's direction. Both take verifying K+1 tokens as one target step. "
-    "Operations: arithmetic per token as a multiple of ArS, by parameters. By replay: tokens per loop as the "
-    "ArS texts alone tell them for this K, with the 95% interval over prompts, beside the measured ones."
-)
 
 
 def theory(summary: Summary, run: Run) -> list[str]:
@@ -291,7 +236,7 @@ def theory(summary: Summary, run: Run) -> list[str]:
         right("by replay", entry("tokens_per_loop_replayed", wording.estimate)),
     ]
     notes = bullets(text for each in found["samplings"] if (text := _best(each)))
-    return paragraphs("## Theory", IN_FULL.table(columns, found["arms"]), notes, THEORY_NOTE)
+    return paragraphs("## Theory", IN_FULL.table(columns, found["arms"]), notes, speedups.THEORY_NOTE)
 
 
 def cause(residual: Residual | None) -> str:
@@ -299,16 +244,13 @@ def cause(residual: Residual | None) -> str:
 
 
 def _best(series: SeriesPrediction) -> str:
-    name, line, sentences = series_name(series), series["loop"], []
+    name, found = series_name(series), list[OfArm]()
     if series["best_k"] is not None:
-        text = f"{name}: the theory's best K is {series['best_k']}, {series['best_speedup']:.2f}x"
-        sentences.append(f"{text}; at least {series['minimum_gain']:.2f}x from alpha and c alone.")
-    if line is not None:
-        text = f"{name}: a loop takes {wording.loop_line(line)}"
-        if line["drafting_ms_per_token"] is not None:
-            text += f", drafting alone {line['drafting_ms_per_token']:.3g} ms per token"
-        sentences.append(f"{text}.")
-    return " ".join(sentences)
+        best = speedups.TheoreticalK(series["best_k"], series["best_speedup"], series["minimum_gain"])
+        found.append(OfArm(name, best))
+    if series["loop"] is not None:
+        found.append(OfArm(name, speedups.LoopTakes(series["loop"])))
+    return " ".join(map(str, found))
 
 
 CEILING = (
@@ -333,24 +275,12 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
     if not found:
         return []
     sizes, bandwidth, weak = found["forward_bytes"], found["bandwidth_bytes_per_s"], list[str]()
-    draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
-    text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
+    said: Message | str = speedups.BANDWIDTH_UNKNOWN
     if found["regime"] == DISPATCH_BOUND:
-        so = ", so"
-        if found.get("cache_shared"):
-            so = (
-                ". A hypervisor reports it, and other guests of the host may share it. If it is available in "
-                "full,"
-            )
-        text += (
-            f" The weights fit in the reported last-level cache ({wording.mebibytes(found['cache_bytes'])})"
-            f"{so} the regime is dispatch-bound: a speedup comes from fewer forwards to dispatch, not from "
-            "less memory traffic, and no bandwidth ceiling applies."
-        )
-    elif bandwidth is None:
-        text += " The memory bandwidth was not measured, so no floor is shown."
-    else:
-        text, weak = f"{text} Measured bandwidth: {bandwidth / 1e9:.3g} GB/s.", judgement.weak(summary)
+        said = speedups.DispatchBound(found["cache_bytes"], bool(found.get("cache_shared")))
+    elif bandwidth is not None:
+        said, weak = speedups.BandwidthMeasured(bandwidth), judgement.weak(summary)
+    text = f"{speedups.ForwardReads(sizes['target'], sizes['draft'])} {said}"
     table = IN_FULL.table(CEILING, found["arms"]) if found["regime"] == BANDWIDTH_BOUND else ""
     return paragraphs("## The ceiling", [text, *weak], table)
 
@@ -359,22 +289,17 @@ def hindsight(summary: Summary, run: Run) -> list[str]:
     """The bound on what a K per loop could gain."""
     lines: list[str] = []
     for found in summary.get("hindsight") or []:
-        fixed = "ArS" if found["best_k"] == 0 else f"the best fixed K={found['best_k']}"
-        lines.append(
-            f"* {escape(found['sampling'])}: the right K in every loop, known only afterwards, would have "
-            f"taken {milliseconds(found['oracle_ms_per_token'])} ms/token against "
-            f"{milliseconds(found['fixed_ms_per_token'])} for {fixed}: at most {found['gain_bound']:.2f}x "
-            f"faster, for K up to {found['max_k']} (reached in {percent(found['censored'])} of its loops)."
+        bound = speedups.BestKInEveryLoop(
+            found["best_k"],
+            found["oracle_ms_per_token"],
+            found["fixed_ms_per_token"],
+            found["gain_bound"],
+            found["max_k"],
+            found["censored"],
         )
-        lines += [f"  * {escape(judgement.adapted(arm))}" for arm in found.get("adaptive", ())]
-    note = "No sampler can know this beforehand: a bound on adapting K, not a promise."
-    return paragraphs("## Hindsight, a bound", lines, note) if lines else []
-
-
-TAILS_NOTE = (
-    "Until N tokens: to the end of the loop that brings the N-th, over sequences that have so many. The "
-    "paper's clock gives every loop the arm's mean loop time, so that its deviation comes from loop counts."
-)
+        lines.append(f"* {escape(found['sampling'])}: {bound}")
+        lines += [f"  * {escape(judgement.policy_gain(arm))}" for arm in found.get("adaptive", ())]
+    return paragraphs("## Hindsight, a bound", lines, speedups.HINDSIGHT_NOTE) if lines else []
 
 
 def tails(summary: Summary, run: Run) -> list[str]:
@@ -390,7 +315,7 @@ def tails(summary: Summary, run: Run) -> list[str]:
         right("prompts slower", entry("share_slower", percent)),
     ]
     few = any(arm["p99_rests_on_few"] for arm in found["arms"])
-    note = TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")
+    note = f"{speedups.TAILS_NOTE} {speedups.FEW_FOR_P99}" if few else speedups.TAILS_NOTE
     return paragraphs("## Tails", IN_FULL.table(columns, found["arms"]), note)
 
 
@@ -422,5 +347,4 @@ def positions(summary: Summary, run: Run) -> list[str]:
         right(f"{start}+" if end is None else f"{start}-{end - 1}", partial(mean, start))
         for start, end in sorted(bins, key=lambda place: place[0])
     ]
-    note = "`mean_acceptance_length` of the loops that began at these output tokens (how many)."
-    return paragraphs("### Along the output", IN_FULL.table(columns, found), note)
+    return paragraphs("### Along the output", IN_FULL.table(columns, found), speedups.POSITIONS_NOTE)

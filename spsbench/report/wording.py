@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from spsbench.base.axes import Row, both_arms
+from spsbench.base.axes import Row
 from spsbench.base.errors import printable as printable
 from spsbench.base.records import Interval
 from spsbench.stats.messages import full_name as full_name
@@ -190,68 +190,6 @@ def difference_digits(metric_name: str | None) -> int:
     return 2 if metric_name == BLEU else 4
 
 
-_EXTRACTIONS = {
-    "fence": "code taken from the first Python fence that defines the function, else from the first fence.",
-    "none": "every answer run as it is, after its prompt.",
-    "begun": "the answer is begun with a fence and the function's head, and run up to the closing fence.",
-}
-
-
-def data_notes(summary: Summary) -> list[str]:
-    """What of the answers was run, what of the data was not, and how metrics say they were computed."""
-    shown, notes = headline_metric(summary), []
-    if shown and (extracted := _EXTRACTIONS.get(summary.get("extract") or "")):
-        notes.append(f"{metric_title(shown)}: {extracted}")
-    data = summary.get("data")
-    notes += reading_notes(data) if isinstance(data, Mapping) else []
-    signatures = summary.get("metric_signatures") or {}  # e.g. sacrebleu's, in its own words
-    return notes + [f"{metric_title(name)}: {printable(text)}" for name, text in signatures.items()]
-
-
-def reading_notes(data: Mapping[str, Any]) -> list[str]:
-    """What of the data was left out, not used, or used as something else, by their provenance."""
-    counts = {
-        "later turns, as the file has no answer before them": data.get("later_turns"),
-        "later turns, as first turns alone were asked": data.get("unasked_turns"),
-        "later turns that might not fit the window behind the longest answers": data.get("unfitting_turns"),
-        "conversations that no user begins": data.get("unasked"),
-        "rows without text": data.get("skipped_empty"),
-        "problems whose tests need more than the function": data.get("skipped_untestable"),
-        **{f"conversations {why}": count for why, count in (data.get("left_out") or {}).items()},
-    }
-    left_out = "; ".join(f"{printable(what)}: {count}" for what, count in counts.items() if count)
-    notes = [f"Left out, {left_out}."] if left_out else []
-    if ignored := data.get("ignored"):
-        listed = ", ".join(f"{printable(field)} ({count})" for field, count in ignored.items())
-        notes.append(f"Not used of the file: {listed}.")
-    if unread := data.get("unread_by_rouge"):
-        notes.append(
-            f"ROUGE cannot read {unread} of {data.get('references')} references, which have no score: it "
-            "keeps the letters a to z and digits alone."
-        )
-    if unwritten := data.get("unwritten"):
-        listed = ", ".join(f"{printable(part)} ({count})" for part, count in unwritten.items())
-        notes.append(f"The chat template does not write, by prompts that have them: {listed}.")
-    if opened := data.get("opens_thought"):
-        switch = opened.get("switch")
-        off = (
-            f"--template-arg {printable(switch)}=false leaves it out"
-            if switch
-            else "no variable of it leaves it out"
-        )
-        notes.append(
-            f"The chat template opens a thought before the answer in {opened['prompts']} prompts: {off}. "
-            "Thoughts are timed, and not graded."
-        )
-    if count := data.get("developer"):
-        notes.append(f"Messages of the role developer: {count}, as the chat template has them.")
-    if count := data.get("developer_as_system"):
-        notes.append(
-            f"Messages of the role developer: {count}, put as system, as the template has no such role."
-        )
-    return notes
-
-
 def models(summary: Summary) -> str | None:
     """The pair and target: ``Qwen3-8B (pair qwen3)``; alone where that names the target or is embedded."""
     pair, model = summary.get("pair"), summary.get("model")
@@ -271,9 +209,3 @@ def title(summary: Summary) -> str:
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))
     name += " (synthetic)" if summary.get("synthetic") and "synthetic" not in name else ""
     return ", ".join([name, *([printable(law)] if (law := summary.get("law")) else [])])
-
-
-def unfinished(arm: Mapping[str, Any]) -> str:
-    """Say how many prompts an arm of a comparison finished in either run, and what the others ended with."""
-    why = f" ({printable(arm['reason'])})" if arm["reason"] else ""
-    return f"{both_arms(arm)} has times of {arm['b_finished']} prompts in B and {arm['a_finished']} in A{why}"

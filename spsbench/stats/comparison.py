@@ -24,31 +24,7 @@ from spsbench.stats.bootstrap import plain, pooled_interval
 from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
-from spsbench.stats.messages.comparison import (
-    ANY_RULE,
-    COMMIT_DIFFERS,
-    CPU,
-    DEVICE,
-    EVERY_PROMPT_DIFFERS,
-    GPU,
-    GPU_DIFFERS,
-    GPU_SOFTWARE,
-    NO_COMMON_ARM,
-    NO_COMMON_PROMPT,
-    NO_TIMES,
-    RULES,
-    SETTINGS,
-    SOFTWARE,
-    THREADS,
-    ContentionHeld,
-    Differs,
-    MetricsUnlike,
-    PromptsOfOneRun,
-    PromptsReworded,
-    SamplingDiffers,
-    Slower,
-    StoppedByWidth,
-)
+from spsbench.stats.messages import comparison
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
 from spsbench.stats.speedup import (
     finished,
@@ -89,23 +65,26 @@ def reasons(a: Run, b: Run, arms: Sequence[str]) -> Reasons:
     both = all(used)
     commits = [side.get("commit") for side in _of_both(*environments, "git")]
     return Reasons(
-        (*_differing(RULES, *identities), *_rules(a, b), *_samplings(*identities, arms)),
+        (*_differing(comparison.RULES, *identities), *_rules(a, b), *_samplings(*identities, arms)),
         (
-            *_differing(CPU, *_of_both(*environments, "cpu")),
-            *([GPU_DIFFERS] if gpus[0] != gpus[1] and not both else []),
-            *(_differing(GPU, *used) if both else []),
-            *_differing(DEVICE, *identities),
+            *_differing(comparison.CPU, *_of_both(*environments, "cpu")),
+            *([comparison.GPU_DIFFERS] if gpus[0] != gpus[1] and not both else []),
+            *(_differing(comparison.GPU, *used) if both else []),
+            *_differing(comparison.DEVICE, *identities),
         ),
         (
-            *_differing(SETTINGS, *identities),
-            *(MetricsUnlike(name, *signatures) for name, signatures in _unlike_signatures(a, b).items()),
-            *_differing(SOFTWARE, *environments),
-            *_differing({name: name for name in libraries[0]}, *libraries),
-            *([COMMIT_DIFFERS] if commits[0] != commits[1] else []),
-            *_differing(THREADS, *_of_both(a, b, "models")),
-            *(_differing(GPU_SOFTWARE, *used) if both else []),
+            *_differing(comparison.SETTINGS, *identities),
             *(
-                StoppedByWidth(name)
+                comparison.MetricsUnlike(name, *signatures)
+                for name, signatures in _unlike_signatures(a, b).items()
+            ),
+            *_differing(comparison.SOFTWARE, *environments),
+            *_differing({name: name for name in libraries[0]}, *libraries),
+            *([comparison.COMMIT_DIFFERS] if commits[0] != commits[1] else []),
+            *_differing(comparison.THREADS, *_of_both(a, b, "models")),
+            *(_differing(comparison.GPU_SOFTWARE, *used) if both else []),
+            *(
+                comparison.StoppedByWidth(name)
                 for name, run in (("A", a), ("B", b))
                 if (run.get("stopping") or {}).get("anytime")
             ),
@@ -117,23 +96,25 @@ def _of_both(a: Run, b: Run, key: str) -> tuple[Any, Any]:
     return a.get(key) or {}, b.get(key) or {}
 
 
-def _differing(titles: Mapping[str, str], a: Run, b: Run) -> Iterator[Differs]:
+def _differing(titles: Mapping[str, str], a: Run, b: Run) -> Iterator[comparison.Differs]:
     for key, title in titles.items():
         if a.get(key) != b.get(key):
-            yield Differs.of(title, a.get(key), b.get(key))
+            yield comparison.Differs.of(title, a.get(key), b.get(key))
 
 
-def _rules(a: Run, b: Run) -> Iterator[Differs]:
+def _rules(a: Run, b: Run) -> Iterator[comparison.Differs]:
     ours, theirs = _of_both(a, b, "verification_rule")
     if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
-        yield from _differing(ANY_RULE, a, b)
+        yield from _differing(comparison.ANY_RULE, a, b)
         return
     yield from _differing(
-        {arm: f"{ANY_RULE['verification_rule']} of {arm}" for arm in ours if arm in theirs}, ours, theirs
+        {arm: f"{comparison.ANY_RULE['verification_rule']} of {arm}" for arm in ours if arm in theirs},
+        ours,
+        theirs,
     )
 
 
-def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[SamplingDiffers]:
+def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[comparison.SamplingDiffers]:
     """Where two arms of one name warp differently (--top-p and others)."""
     ours, theirs = (
         {
@@ -145,7 +126,7 @@ def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[SamplingDiffers]
     )
     for name in ours:
         if name in theirs and ours[name] != theirs[name] and any(f"-{name}" in arm for arm in arms):
-            yield SamplingDiffers(name)
+            yield comparison.SamplingDiffers(name)
 
 
 def _unlike_signatures(a: Run, b: Run) -> dict[str, tuple[Any, Any]]:
@@ -254,7 +235,7 @@ class Side:
         timed = samples["decode_s"].map(lambda seconds: math.isfinite(seconds) and seconds > 0)
         good = timed.astype(bool) & samples.index.isin(finished(samples).index)
         errors = samples["error"][~good].dropna()
-        reason = NO_TIMES if not len(errors) and not good.all() else None
+        reason = comparison.NO_TIMES if not len(errors) and not good.all() else None
         if len(errors):
             reason = str(errors.mode().iloc[0])
         return int(good.groupby(samples["example_id"]).all().sum()), reason
@@ -322,7 +303,7 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     lost = [contention(side.samples, side.run) for side in (a, b)]
     held = [
-        ContentionHeld(side.name, tuple(taken["reasons"]))
+        comparison.ContentionHeld(side.name, tuple(taken["reasons"]))
         for side, taken in zip((a, b), lost, strict=True)
         if taken["reasons"]
     ]
@@ -362,7 +343,7 @@ def _unfinished(a: Side, b: Side, pairs: Mapping[str, str]) -> Iterator[Unfinish
             }
 
 
-def slower(compared: RunComparison, allowed: float) -> list[Slower]:
+def slower(compared: RunComparison, allowed: float) -> list[comparison.Slower]:
     """The arms of B that are surely slower than in A by more than ``allowed`` (0.02: 2%).
 
     An arm fails if the lower end of the interval of its time ratio is above 1 + ``allowed``, so that
@@ -373,7 +354,7 @@ def slower(compared: RunComparison, allowed: float) -> list[Slower]:
         ratio = arm["time_ratio"]
         low = ratio["ratio"] if ratio["low"] is None else ratio["low"]
         if low > 1.0 + allowed:
-            found.append(Slower(axes.both_arms(arm), ratio["ratio"]))
+            found.append(comparison.Slower(axes.both_arms(arm), ratio["ratio"]))
     return found
 
 
@@ -390,15 +371,15 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
 def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[Reason], list[Reason]]:
     """Refusals, and warnings."""
     both = sum(example in b.prompts for example in a.prompts)
-    refusals: list[Reason] = [] if any_arm else [NO_COMMON_ARM]
+    refusals: list[Reason] = [] if any_arm else [comparison.NO_COMMON_ARM]
     warnings: list[Reason] = []
     if not shared:
-        refusals.append(EVERY_PROMPT_DIFFERS if both else NO_COMMON_PROMPT)
+        refusals.append(comparison.EVERY_PROMPT_DIFFERS if both else comparison.NO_COMMON_PROMPT)
     elif both > shared:
-        warnings.append(PromptsReworded(both - shared))
+        warnings.append(comparison.PromptsReworded(both - shared))
     left_out = len(a.prompts) + len(b.prompts) - 2 * both
     if shared and left_out:
-        warnings.append(PromptsOfOneRun(left_out))
+        warnings.append(comparison.PromptsOfOneRun(left_out))
     return refusals, warnings
 
 

@@ -12,41 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.base.messages import Message
 from spsbench.base.records import ELAPSED
-from spsbench.stats.messages import OfArm, full_name
-from spsbench.stats.messages.evidence import (
-    NOTHING_COMPARED,
-    NOTHING_MEASURED,
-    NOTHING_SCORED,
-    AlphasDiffer,
-    MetricDiffers,
-    OutputsUnread,
-    RunIncomplete,
-    VerdictFails,
-)
-from spsbench.stats.messages.runs import (
-    GIVE_MORE_PROMPTS,
-    NO_BASELINE,
-    NO_COMMON_PROMPT,
-    RAISE_LIMIT,
-    AcceptanceOfAnotherRule,
-    EvidenceFails,
-    GreedyOutputsDiffer,
-    QualityDiffers,
-    SequencesFailed,
-    SequencesMissing,
-    SpeedupDrifted,
-    TooFewPrompts,
-)
-from spsbench.stats.messages.timings import (
-    TAKEN,
-    ContentionHides,
-    ContentionIncluded,
-    ContentionMeasured,
-    ContentionWidened,
-    SlowSequences,
-    WorkersShareMachine,
-    WorkersUnlike,
-)
+from spsbench.stats.messages import OfArm, evidence, full_name, runs, timings
 from spsbench.stats.speedup import SEQUENCE, finished, matched_by
 from spsbench.store.schema import condition
 from spsbench.store.summary_types import (
@@ -92,18 +58,17 @@ def warnings(
         if parity is not None and comparison["verdict"] == "different":
             difference, low, high = (comparison[name] for name in ("difference", "low", "high"))
             found.append(
-                OfArm(names[comparison["arm"]], QualityDiffers(parity["metric"], difference, low, high))
+                OfArm(names[comparison["arm"]], runs.QualityDiffers(parity["metric"], difference, low, high))
             )
     return list(dict.fromkeys(found))
 
 
 def more_prompts(rows: Sequence[ArmRow], data: object) -> str:
     """How to get more prompts than a run had: a limit can be raised only where the data hold more."""
-    split_size = (
-        data.get("split_size") if isinstance(data, Mapping) else None
-    )  # earlier runs name their source
-    asked = max(row.get("paired_conversations", row["prompts"]) for row in rows)
-    return RAISE_LIMIT if split_size is None or asked < split_size else GIVE_MORE_PROMPTS
+    # Earlier runs name their source alone.
+    split_size = data.get("split_size") if isinstance(data, Mapping) else None
+    asked = max((row.get("paired_conversations", row["prompts"]) for row in rows), default=0)
+    return runs.RAISE_LIMIT if split_size is None or asked < split_size else runs.GIVE_MORE_PROMPTS
 
 
 def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[Message]:
@@ -115,25 +80,25 @@ def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[Message]:
         for row in compared
     ]
     if counts and (least := min(counts)) < FEW_PROMPTS:
-        yield TooFewPrompts(least, unit, more_prompts(rows, data))
+        yield runs.TooFewPrompts(least, unit, more_prompts(rows, data))
 
 
 def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[Message | str]:
     if row["failed"]:
-        yield SequencesFailed(row["failed"], row["failed"] + row["sequences"])
+        yield runs.SequencesFailed(row["failed"], row["failed"] + row["sequences"])
     if row["missing"]:
-        yield SequencesMissing(row["missing"])
+        yield runs.SequencesMissing(row["missing"])
     planned = any(other["method"] == "ars" and other["sampling"] == row["sampling"] for other in rows)
     if row["method"] != "ars" and row["baseline"] is None and not planned:
-        yield NO_BASELINE
+        yield runs.NO_BASELINE
     elif row["speedup"] is None and (row["baseline"] is not None or row["method"] != "ars"):
-        yield NO_COMMON_PROMPT
+        yield runs.NO_COMMON_PROMPT
     if row["drifted"] and row["speedup_halves"] is not None:
         first, second = row["speedup_halves"]
-        yield SpeedupDrifted(first, second, anytime)
+        yield runs.SpeedupDrifted(first, second, anytime)
     score = row["acceptance_z"]
     if score is not None and abs(score) > SUSPICIOUS_Z:
-        yield AcceptanceOfAnotherRule(AlphasDiffer(score))
+        yield runs.AcceptanceOfAnotherRule(evidence.AlphasDiffer(score))
 
 
 def _of_evidence(arm: ArmLosslessness) -> Iterator[Message]:
@@ -143,12 +108,12 @@ def _of_evidence(arm: ArmLosslessness) -> Iterator[Message]:
         "losslessness": arm["rescored"],
         "re-derivation": arm.get("decisions"),
     }
-    for title, evidence in kinds.items():
-        if evidence is not None and evidence["verdict"] == "alarm":
-            yield EvidenceFails(title, tuple(evidence["reasons"]))
+    for title, judged in kinds.items():
+        if judged is not None and judged["verdict"] == "alarm":
+            yield runs.EvidenceFails(title, tuple(judged["reasons"]))
     same = arm["identity"]
     if same is not None and same["identical"] < 1 and (first := same["first_divergence"]):
-        yield GreedyOutputsDiffer(
+        yield runs.GreedyOutputsDiffer(
             same["identical"], same["sequences"], first["example_id"], first["position"]
         )
 
@@ -176,7 +141,7 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
             far = far.sort_values(ascending=False)
             names = far.index.get_level_values("example_id")
             slowest = tuple((str(name), math.exp(size)) for name, size in zip(names, far, strict=True))
-            found.append(OfArm(full_name(row), SlowSequences(slowest)))
+            found.append(OfArm(full_name(row), timings.SlowSequences(slowest)))
     return found
 
 
@@ -238,7 +203,7 @@ def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float |
         seconds_of.get(ELAPSED, own_s) for seconds_of, own_s in zip(known, charged_s, strict=True)
     )
     shares: dict[str, float | None] = {}
-    for name in TAKEN:
+    for name in timings.TAKEN:
         seconds = [seconds_of[name] for seconds_of in known if name in seconds_of]
         shares[name] = sum(seconds) / measured_s if seconds and measured_s > 0 else None
     if shares["stolen_s"] is None:
@@ -248,13 +213,13 @@ def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float |
 
 def taken_too_much(
     shares: Mapping[str, float | None], most: Mapping[str, float] = MOST
-) -> list[ContentionMeasured]:
+) -> list[timings.ContentionMeasured]:
     """CPU contention in each second measured, where that is above ``most``."""
     taken = {
         name: share for name, share in shares.items() if share is not None and share > most.get(name, 0.0)
     }
     seen = {name: share for name, share in taken.items() if share >= _SEEN_S}
-    return [ContentionMeasured(name, share) for name, share in (seen or taken).items()]
+    return [timings.ContentionMeasured(name, share) for name, share in (seen or taken).items()]
 
 
 def contention_reasons(summary: Summary) -> list[str]:
@@ -275,20 +240,20 @@ def _largest_lost_share(lost: Contention) -> float:
     return min(1.0, (lost.get("waited_share") or 0.0) + (lost.get("stolen_share") or 0.0))
 
 
-def disturbance(summary: Summary) -> ContentionIncluded | None:
+def disturbance(summary: Summary) -> timings.ContentionIncluded | None:
     """What CPU contention does to a run's times, to be said wherever such times go; None for a clean run."""
     reasons = contention_reasons(summary)
     if not reasons:
         return None
-    kind: type[ContentionIncluded] = ContentionHides
+    kind: type[timings.ContentionIncluded] = timings.ContentionHides
     judged = summary.get("verdict") or []
     unclear = [each for each in judged if each["outcome"] == "unclear"]
     if all(row.get("speedup") is None for row in summary["rows"]):
-        kind = ContentionIncluded
+        kind = timings.ContentionIncluded
     elif judged and not unclear:
-        kind = ContentionWidened
+        kind = timings.ContentionWidened
     elif judged and all("lost_share" in each and "leaning" not in each for each in unclear):
-        kind = ContentionIncluded
+        kind = timings.ContentionIncluded
     lost = max(_largest_lost_share(part) for part in _contentions(summary) if part["reasons"])
     by_folder = any(row.get("processes", 1) > 1 for row in summary["rows"])
     return kind(tuple(reasons), lost, by_folder)
@@ -310,16 +275,16 @@ def unlike_workers(info: Mapping[str, Any]) -> list[Message]:
     """That workers shared a machine, and that they were unlike; nothing where neither holds."""
     most = max((int(one.get("workers_per_machine", 1)) for one in info.get("conditions") or []), default=1)
     used = [condition(info, worker["condition"]) for worker in info.get("workers") or []]
-    return [*([WorkersShareMachine(most)] if most > 1 else []), *unlike(used)]
+    return [*([timings.WorkersShareMachine(most)] if most > 1 else []), *unlike(used)]
 
 
-def unlike(workers: Iterable[Conditions]) -> list[WorkersUnlike]:
+def unlike(workers: Iterable[Conditions]) -> list[timings.WorkersUnlike]:
     """That the conditions of workers differ, if they do."""
     conditions_of_all = list(workers)
     names = dict.fromkeys(name for conditions in conditions_of_all for name in conditions)
     values = {name: tuple(dict.fromkeys(str(one.get(name)) for one in conditions_of_all)) for name in names}
     differing = tuple((name, seen) for name, seen in values.items() if len(seen) > 1)
-    return [WorkersUnlike(differing)] if differing else []
+    return [timings.WorkersUnlike(differing)] if differing else []
 
 
 Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summary]
@@ -381,7 +346,7 @@ def _without_times(summary: Summary) -> Summary:
         str(OfArm(full_name(row), said))
         for row in summary["rows"]
         for said in _of_row(row, summary["rows"], anytime)
-        if isinstance(said, SpeedupDrifted)
+        if isinstance(said, runs.SpeedupDrifted)
     }
     if "surfaces" in summary:
         summary = {**summary, "surfaces": []}
@@ -433,16 +398,16 @@ def gate_failures(summary: Summary, gate: str) -> list[Message | str]:
         return [] if is_trusted(summary) else [*contention_reasons(summary)]
     if gate == "incomplete":
         failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
-        return [RunIncomplete(failed, missing)] if failed or missing else []
+        return [evidence.RunIncomplete(failed, missing)] if failed or missing else []
     judged, parity = summary["losslessness"], summary["parity"]
     if gate == "lossless":
-        return [NOTHING_MEASURED] if judged is None else [*_not_lossless(judged["arms"])]
+        return [evidence.NOTHING_MEASURED] if judged is None else [*_not_lossless(judged["arms"])]
     if parity is None:
-        return [NOTHING_SCORED]
+        return [evidence.NOTHING_SCORED]
     if not parity["comparisons"]:
-        return [NOTHING_COMPARED]
+        return [evidence.NOTHING_COMPARED]
     return [
-        OfArm(comparison["arm"], MetricDiffers(parity["metric"], comparison["difference"]))
+        OfArm(comparison["arm"], evidence.MetricDiffers(parity["metric"], comparison["difference"]))
         for comparison in parity["comparisons"]
         if comparison["verdict"] == "different"
     ]
@@ -453,6 +418,6 @@ def _not_lossless(arms: Sequence[ArmLosslessness]) -> Iterator[OfArm]:
     for arm in arms:
         silent = arm["verdict"] == "no evidence" and (arm["method"] == "sps" or not speculative)
         if silent or arm["verdict"] in ("alarm", "refuted"):
-            yield OfArm(full_name(arm), VerdictFails(arm["verdict"], tuple(arm["reasons"])))
+            yield OfArm(full_name(arm), evidence.VerdictFails(arm["verdict"], tuple(arm["reasons"])))
         elif arm["unread"]:
-            yield OfArm(full_name(arm), OutputsUnread(arm["unread"]))
+            yield OfArm(full_name(arm), evidence.OutputsUnread(arm["unread"]))

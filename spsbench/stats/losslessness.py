@@ -49,25 +49,7 @@ from spsbench.law.yardstick import LEAST_ROUNDING, TOO_FAR
 from spsbench.stats import evidence_stats
 from spsbench.stats.bootstrap import finite, pooled_ratio
 from spsbench.stats.messages import OfArm
-from spsbench.stats.messages.evidence import (
-    GREEDY,
-    NO_EXACT_SEARCH,
-    NOT_RESCORED,
-    NOTHING_RECORDED,
-    NOTHING_SAMPLED,
-    AboveOptimum,
-    AlphasDiffer,
-    DecisionsContradicted,
-    DecisionsFollow,
-    FewPositions,
-    ImpossibleTokens,
-    LargeEValue,
-    LogProbabilitiesContradicted,
-    RowsContradicted,
-    RowsFarOff,
-    SearchesAgree,
-    SearchesDiffer,
-)
+from spsbench.stats.messages import evidence as reasons_of
 from spsbench.stats.speedup import finished, matched_by
 from spsbench.store.summary_types import (
     ArmLosslessness,
@@ -279,18 +261,18 @@ def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> Judged:
     same, scores = facts["identity"], facts["scores"]
     alarms: list[Reason] = []
     if same is not None and same["contradicted"]:
-        alarms.append(SearchesDiffer(same["contradicted"], same["sequences"]))
+        alarms.append(reasons_of.SearchesDiffer(same["contradicted"], same["sequences"]))
     if scores is not None and scores["contradicted"]:
-        alarms.append(LogProbabilitiesContradicted(scores["contradicted"], scores["sequences"]))
+        alarms.append(reasons_of.LogProbabilitiesContradicted(scores["contradicted"], scores["sequences"]))
     if alarms:
         return ALARM, alarms
     if row["method"] == "sps" and same is None:
-        return NO_EVIDENCE, [NO_EXACT_SEARCH]
+        return NO_EVIDENCE, [reasons_of.NO_EXACT_SEARCH]
     if same is None:
         verdict: Verdict = NO_EVIDENCE if scores is None else OK
-        return verdict, [NOTHING_SAMPLED]
+        return verdict, [reasons_of.NOTHING_SAMPLED]
     allowance = None if same["precise"] else same["allowance"]
-    return OK, [SearchesAgree(same["identical"], same["sequences"], same["rounding"], allowance)]
+    return OK, [reasons_of.SearchesAgree(same["identical"], same["sequences"], same["rounding"], allowance)]
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
@@ -386,7 +368,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     allowed = 0 if precise or target is not None else COARSE_TOLERANCE * total
     reasons: list[Reason] = [*unusable]
     if contradicted > allowed:
-        reasons.append(DecisionsContradicted(contradicted, total))
+        reasons.append(reasons_of.DecisionsContradicted(contradicted, total))
     if target is not None:
         facts["target"] = target
         reasons += wrong_rows("target", target)
@@ -432,10 +414,10 @@ def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
 def wrong_rows(role: str, distances: RowsApart) -> list[Message]:
     """Why rows are not a model's own, if they are not."""
     if distances["beyond"]:
-        return [RowsContradicted(role, distances["beyond"], distances["rows"])]
+        return [reasons_of.RowsContradicted(role, distances["beyond"], distances["rows"])]
     rounding = distances["rounding"]
     if rounding is not None and not distances["unexplained"] <= TOO_FAR * max(rounding, LEAST_ROUNDING):
-        return [RowsFarOff(role, distances["unexplained"], rounding)]
+        return [reasons_of.RowsFarOff(role, distances["unexplained"], rounding)]
     return []
 
 
@@ -443,19 +425,19 @@ def _verdict_of_kind(facts: Evidence, exact: bool) -> Judged:
     """Verdict and reasons of one kind of evidence."""
     reasons: list[Reason] = []
     if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
-        reasons.append(ImpossibleTokens(facts["impossible"], facts["tokens"]))
+        reasons.append(reasons_of.ImpossibleTokens(facts["impossible"], facts["tokens"]))
     if facts["log10_e_value"] >= ALARM_LOG10_E:
-        reasons.append(LargeEValue(facts["log10_e_value"], ALARM_LOG10_E))
+        reasons.append(reasons_of.LargeEValue(facts["log10_e_value"], ALARM_LOG10_E))
     if reasons:
         return ALARM, reasons
     if facts["greedy"]:
-        return OK, [GREEDY]
+        return OK, [reasons_of.GREEDY]
     if facts["positions"] < FEWEST_POSITIONS:
-        return NO_EVIDENCE, [FewPositions(facts["positions"])]
+        return NO_EVIDENCE, [reasons_of.FewPositions(facts["positions"])]
     return OK, []
 
 
-def above_optimum(row: ArmRow, decided: Decisions | None) -> list[AboveOptimum]:
+def above_optimum(row: ArmRow, decided: Decisions | None) -> list[reasons_of.AboveOptimum]:
     """The reason to doubt an arm that accepts more than any lossless rule can, beyond chance.
 
     Where every decision was derived again there is nothing left to estimate: by chance one interval in forty
@@ -464,10 +446,10 @@ def above_optimum(row: ArmRow, decided: Decisions | None) -> list[AboveOptimum]:
     share = row.get("share_of_optimum")
     if decided is not None or share is None or share["low"] is None or share["low"] <= 1.0:
         return []
-    return [AboveOptimum(share["ratio"], share["low"])]
+    return [reasons_of.AboveOptimum(share["ratio"], share["low"])]
 
 
-def _verdict(arm: ArmLosslessness, beyond: Sequence[AboveOptimum] = ()) -> Judged:
+def _verdict(arm: ArmLosslessness, beyond: Sequence[reasons_of.AboveOptimum] = ()) -> Judged:
     """Of an arm: an alarm from any evidence counts, but only independent rows can clear it."""
     self_evidence = arm["self_consistency"]
     independent = arm["rescored"]
@@ -489,17 +471,17 @@ def _verdict(arm: ArmLosslessness, beyond: Sequence[AboveOptimum] = ()) -> Judge
     ]
     alarms += beyond
     if z is not None and abs(z) > ALARM_Z:
-        alarms.append(AlphasDiffer(z))
+        alarms.append(reasons_of.AlphasDiffer(z))
     if alarms:
         return ALARM, alarms
     if decided is not None and decided["exact"]:
         reasons = [] if independent is None else independent["reasons"]
-        return OK, [*reasons, DecisionsFollow("target" in decided)]
+        return OK, [*reasons, reasons_of.DecisionsFollow("target" in decided)]
     if independent is not None:
         return independent["verdict"], independent["reasons"]
     if self_evidence is None:
-        return NO_EVIDENCE, [NOTHING_RECORDED]
-    return NO_EVIDENCE, [*([GREEDY] if self_evidence["greedy"] else []), NOT_RESCORED]
+        return NO_EVIDENCE, [reasons_of.NOTHING_RECORDED]
+    return NO_EVIDENCE, [*([reasons_of.GREEDY] if self_evidence["greedy"] else []), reasons_of.NOT_RESCORED]
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:

@@ -25,19 +25,7 @@ from spsbench.base.messages import Message
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt, score_table
-from spsbench.stats.messages.evidence import (
-    DRAFT_SCORES_ZERO,
-    FIGURE_NOT_RECORDED,
-    METRIC_FILE_NOT_RUN,
-    NO_COMMON_PROMPT,
-    ONE_FIGURE,
-    SAME_PROBLEMS_SOLVED,
-    TOO_LITTLE_VARIATION,
-    AbsoluteMargin,
-    MarginOfGap,
-    NoSpread,
-    NoVariance,
-)
+from spsbench.stats.messages import evidence as reasons_of
 from spsbench.stats.speedup import conversation_of, finished
 from spsbench.store.summary_types import (
     Advantage,
@@ -130,7 +118,8 @@ def parity(
     value = None if corpus is None else corpus.value
     recorded = corpus.on_common(done) if corpus is not None and value is None else None
     # Why recorded figures have no interval.
-    why_not = METRIC_FILE_NOT_RUN if corpus is not None and corpus.summed else ONE_FIGURE
+    summed = corpus is not None and corpus.summed
+    why_not = reasons_of.METRIC_FILE_NOT_RUN if summed else reasons_of.ONE_FIGURE
     units: dict[str, Units] = {
         arm: per_prompt(done[arm], table, column)
         if corpus is None
@@ -169,8 +158,8 @@ def parity(
 
 def _advantage_of_record(recorded: CommonFigures, ars: str, draft: str, why_not: str) -> Advantage:
     target, alone = (recorded.by_arm.get(arm) for arm in (ars, draft))
-    reason = FIGURE_NOT_RECORDED if None in (target, alone) else why_not
-    return _no_ratio(recorded.prompts, target, alone, DRAFT_SCORES_ZERO if alone == 0 else reason)
+    reason = reasons_of.FIGURE_NOT_RECORDED if None in (target, alone) else why_not
+    return _no_ratio(recorded.prompts, target, alone, reasons_of.DRAFT_SCORES_ZERO if alone == 0 else reason)
 
 
 def _compare_of_record(
@@ -181,7 +170,7 @@ def _compare_of_record(
     gap = None if first is None or alone is None else (first - alone) * (1.0 if better else -1.0)
     scores = _side_by_side(prompts, first, second, gap, default)
     scores["difference"] = None if first is None or second is None else second - first
-    scores["reason"] = FIGURE_NOT_RECORDED if scores["difference"] is None else why_not
+    scores["reason"] = reasons_of.FIGURE_NOT_RECORDED if scores["difference"] is None else why_not
     return scores
 
 
@@ -221,7 +210,7 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
     target, draft, _ = _common_prompts(target, draft, None)
     of_target, of_draft = figure(target, value), figure(draft, value)
     if of_target is None or not of_draft:
-        reason = NO_COMMON_PROMPT if not len(target) else DRAFT_SCORES_ZERO
+        reason = reasons_of.NO_COMMON_PROMPT if not len(target) else reasons_of.DRAFT_SCORES_ZERO
         return _no_ratio(len(target), of_target, of_draft, reason)
     if value is None:
         columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
@@ -231,7 +220,8 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         both, statistic = _of_both(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic, log=True)
         ratio = of_target / of_draft
-    result = _no_ratio(len(target), of_target, of_draft, TOO_LITTLE_VARIATION if low is None else None)
+    too_little = reasons_of.TOO_LITTLE_VARIATION if low is None else None
+    result = _no_ratio(len(target), of_target, of_draft, too_little)
     result.update({"ratio": ratio, "low": low, "high": high})
     return result
 
@@ -253,10 +243,10 @@ def _side_by_side(
 ) -> PairedScores:
     """Return the figures of two arms and their margin, before any test."""
     margin = DEFAULT_MARGIN if default is None else default
-    rule: Message = AbsoluteMargin(margin, gap is not None)
+    rule: Message = reasons_of.AbsoluteMargin(margin, gap is not None)
     if gap is not None and gap > 0:
         margin = SHARE_OF_GAP * gap
-        rule = MarginOfGap(SHARE_OF_GAP)
+        rule = reasons_of.MarginOfGap(SHARE_OF_GAP)
     return {
         "prompts": prompts,
         "baseline_mean": first,
@@ -355,12 +345,12 @@ def _add_tests(scores: PairedScores, ars: Any, sps: Any, value: Value | None) ->
     """Add interval, tests and verdict of paired scores, or of the figures of corpora."""
     n = len(ars)
     if n < 2:
-        scores["reason"] = str(NoVariance(n))
+        scores["reason"] = str(reasons_of.NoVariance(n))
         return
     difference, (low, high) = differences(ars, sps, value)
     deviation = float(difference.std(ddof=1))
     if deviation < _ROUNDING:
-        same = NoSpread(abs(float(difference[0])) < _ROUNDING, by_prompt=value is None)
+        same = reasons_of.NoSpread(abs(float(difference[0])) < _ROUNDING, by_prompt=value is None)
         scores.update({"standard_deviation": 0.0, "reason": str(same)})
         return
     from statsmodels.stats.weightstats import ttost_paired
@@ -431,5 +421,5 @@ def _solved(ars: Units, sps: Units) -> Solved:
         "only_sps": table[1][0],
         "neither": table[1][1],
         "p_value": float(mcnemar(table, exact=True).pvalue) if differ else None,
-        "reason": None if differ else SAME_PROBLEMS_SOLVED,
+        "reason": None if differ else reasons_of.SAME_PROBLEMS_SOLVED,
     }

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from spsbench.report import judgement
+from spsbench.report.messages import losslessness
 from spsbench.report.sections import render, show
 
 Make = Callable[..., dict[str, Any]]
@@ -33,7 +34,7 @@ def _judged(*arms: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_a_bound_is_rounded_up(value: float, text: str) -> None:
-    assert judgement.bound(value) == text
+    assert losslessness.bound(value) == text
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_bound_is_rounded_up(value: float, text: str) -> None:
     ],
 )
 def test_ok_is_never_said_without_what_it_excludes(name: str, limit: float | None, text: str) -> None:
-    assert judgement.worded(name, limit) == text
+    assert losslessness.worded(name, limit) == text
 
 
 def test_the_headline_is_the_bound_of_the_independent_evidence(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spsbench.report.sections import render
-from spsbench.stats.acceptance import LEGEND
+from spsbench.stats.messages import LEGEND
 
 Make = Callable[..., dict[str, Any]]
 

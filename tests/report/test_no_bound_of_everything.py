@@ -12,7 +12,8 @@ from support.drawing import unprinted
 
 from spsbench.parts.verify.messages import at_most
 from spsbench.parts.verify.outputs import rescored_outputs
-from spsbench.report import judgement
+from spsbench.report.messages import losslessness
+from spsbench.report.messages.audits import AuditProgress
 from spsbench.stats.messages.evidence import UNBOUNDED
 
 ROOT = Path(__file__).parents[2]
@@ -51,9 +52,9 @@ def test_no_sentence_is_made_of_one(bound: float) -> None:
     evidence: Any = {"verdict": "ok", "log10_e_value": 0.1, "reasons": []}
     sums = {"leak_information": 1.0, "leak_score": 0.0, "leak_var": (bound / 1.645) ** 2, "impossible": 0.0}
     said = [
-        judgement.worded("ok", bound),
-        judgement.bound(bound),
-        judgement.interim("K=4", 3, 9, evidence, bound),
+        losslessness.worded("ok", bound),
+        losslessness.bound(bound),
+        str(AuditProgress("K=4", 3, 9, evidence, bound)),
         at_most(bound),
         rescored_outputs(sums, 8).found,
         rescored_outputs(sums | {"impossible": 3.0}, 8).found,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spsbench.report import results, wording
-from spsbench.report.judgement import interim
+from spsbench.report.messages.audits import AuditProgress
 from spsbench.report.wording import escape, fence
 
 Make = Callable[..., dict[str, Any]]
@@ -25,7 +25,7 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
     """An audit that knows nothing yet stood at 10^-0.0."""
     assert [wording.number(value, 1) for value in (-0.04, -0.06, 0.04, None)] == ["0.0", "-0.1", "0.0", "-"]
     evidence: Any = {"verdict": "ok", "log10_e_value": -0.04}
-    assert "e-value 10^0.0 (alarm" in interim("K=4", 1, 9, evidence, None)
+    assert "e-value 10^0.0 (alarm" in str(AuditProgress("K=4", 1, 9, evidence, None))
 
 
 def test_a_law_that_is_not_the_tasks_stands_in_the_title() -> None:

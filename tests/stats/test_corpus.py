@@ -15,6 +15,7 @@ from support.summarised import summarise
 
 from spsbench.base.arrays import Floats
 from spsbench.report import judgement, results
+from spsbench.report.messages.parity import ParityVerdict
 from spsbench.report.tables import IN_FULL
 from spsbench.stats.bootstrap import pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256, score_table
@@ -142,7 +143,7 @@ def test_the_verdicts_on_bleu() -> None:
     other = compare(ars, table(counts(150, 0.2, 8)), draft, 0.5, value=bleu_of_sums)
     assert other["verdict"] == "inconclusive"
     assert other["prompts_needed"] > 150
-    assert f"within ±{other['margin']:.2f} (5% of the target-draft gap)" in judgement.verdict(other, 2)
+    assert f"within ±{other['margin']:.2f} (5% of the target-draft gap)" in str(ParityVerdict(other, 2))
     wide = compare(ars, worse, None, 60.0, value=bleu_of_sums)
     assert (wide["verdict"], wide["margin_rule"]) == ("equivalent", "60 absolute: no draft-only arm")
     same = compare(ars, ars, None, 0.5, value=bleu_of_sums)

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from spsbench.stats import parity as module
 from spsbench.stats.bootstrap import ratio_of_sums
+from spsbench.stats.messages import evidence
 from spsbench.stats.parity import advantage, compare, minimum_detectable, parity, prompts_needed
 
 Make = Callable[..., pd.DataFrame]
@@ -170,7 +170,7 @@ def test_the_advantage_of_the_target_has_a_paired_interval() -> None:
     assert advantage(target, target.iloc[:0])["reason"] == "no common prompt"
     exact = advantage(_scores([0.2, 0.4]), _scores([0.1, 0.2]))
     assert (exact["ratio"], exact["low"]) == (pytest.approx(2.0), None)
-    assert exact["reason"] == module.NO_INTERVAL
+    assert exact["reason"] == evidence.TOO_LITTLE_VARIATION
 
 
 def test_a_ratio_to_a_draft_that_may_score_nothing_has_no_interval() -> None:
@@ -179,7 +179,7 @@ def test_a_ratio_to_a_draft_that_may_score_nothing_has_no_interval() -> None:
     counts = (pd.DataFrame({"sum": scores, "count": 1.0}) for scores in (target, draft))
     for found in (advantage(target, draft), advantage(*counts, ratio_of_sums)):
         assert (found["ratio"], found["low"]) == (pytest.approx(14.0), None)
-        assert found["reason"] == module.NO_INTERVAL
+        assert found["reason"] == evidence.TOO_LITTLE_VARIATION
 
 
 def _rows(*arms: tuple[str, str]) -> list[dict[str, Any]]:

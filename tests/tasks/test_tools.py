@@ -14,7 +14,7 @@ import spsbench
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.cli.settings import template_args
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.report.wording import reading_notes
+from spsbench.report.facts import reading_notes
 from spsbench.tasks.prompts import MESSAGES, TOOLS, PromptsTask, read_prompts_file
 from spsbench.tasks.task import thought_switch
 

@@ -13,7 +13,7 @@ import pytest
 
 from spsbench.base.errors import UnavailableError
 from spsbench.config.files import read_yaml
-from spsbench.report.wording import reading_notes
+from spsbench.report.facts import reading_notes
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.messages import FileRead
 from spsbench.tasks.metrics.builtin import rouge_reads

@@ -189,14 +189,14 @@ def watch(effort: Effort, *, quiet: bool) -> Watch:
     """Report every few seconds how far a setting is and what is known so far."""
     import time
 
-    from spsbench.report import interim
+    from spsbench.report import AuditProgress
 
     last = time.monotonic()
 
     def report(setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY_S:
-            say(interim(setting.name, count, effort.texts, evidence, bound), quiet=quiet)
+            say(str(AuditProgress(setting.name, count, effort.texts, evidence, bound)), quiet=quiet)
             last = time.monotonic()
 
     return report
@@ -310,11 +310,11 @@ class Course:
             self.write()
 
     def show(self) -> None:
-        from spsbench.report import repro_sentence
+        from spsbench.report import ReproMeasured
 
         facts: dict[str, Any] = {"folder": str(self.folder), "label": self.material.label()}
         facts |= {"rows": [row.facts() for row in self.rows]}
-        more = [] if self.repro is None else [repro_sentence(self.repro, self.folder)]
+        more = [] if self.repro is None else [str(ReproMeasured(self.repro, self.folder))]
         if self.repro is not None:
             facts |= {"repro": self.repro}
         title = f"{self.material.pair.name}, {self.material.label()}"
@@ -357,7 +357,7 @@ def print_rows(
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
     """Raise what gives the exit code: an alarm comes before unclear or missing results."""
     from spsbench.parts.audit.engine_audit import CANNOT, UNDECIDED
-    from spsbench.report import first_forward_sentence
+    from spsbench.report import AnotherModel
     from spsbench.stats import ALARM
 
     without = [row for row in rows if row.decision == CANNOT]
@@ -368,7 +368,7 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
     if alarms:
         why = f"not the target's distribution: {'; '.join(alarms)}."
         first = next((row.forward for row in rows if row.forward is not None), None)
-        more = "" if first is None else f" {first_forward_sentence(first)}"
+        more = "" if first is None else f" {AnotherModel(first)}"
         raise GateFailed(f"{why}{more}", flag="--engine")
     free = [(row.setting.name, each) for row in rows for each in row.result.free]
     beside = [f"{each.test} ({setting})" for setting, each in free if not each.passed]

@@ -14,6 +14,7 @@ from spsbench.base.axes import label, place
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured, Series
+from spsbench.report.messages import figures as captions
 from spsbench.report.results import batch_sizes, surface_title
 from spsbench.report.wording import full_name, milliseconds, phase_ms, printable, speedup
 from spsbench.stats.predict.costs import one_launch
@@ -40,8 +41,7 @@ class Gallery:
 def draw(measured: Measured, *, narrow: bool = False) -> Gallery:
     """Every figure that the run has the data for."""
     if measured.summary.get("conditions"):
-        mixed = "the run was measured under several conditions, whose times are not pooled"
-        return Gallery((), tuple((title, mixed) for title in FIGURES))
+        return Gallery((), tuple((title, captions.SEVERAL_CONDITIONS) for title in FIGURES))
     of_batches = {"Speedup against batch size": against_batch} if measured.summary.get("surfaces") else {}
     plates, left_out = [], []
     with quiet():
@@ -118,18 +118,14 @@ def by_arm(measured: Measured) -> Drawing:
     axes.grid(axis="x", visible=True)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.45 * max(1.0, intervals[1].max()))
-    style.name_axes(axes, "Speedup by arm", "", "speedup over ArS (x), decoding alone")
-    caption = (
-        "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster. Lines: 95% interval "
-        "over prompts. Pale: the interval is not wholly above 1."
-    )
-    caption += " Hatched: no interval, so nothing is said of how sure it is." if unknown else ""
-    return Drawing("arms", "Speedup by arm", caption, figure)
+    style.name_axes(axes, "Speedup by arm", "", captions.SPEEDUP_AXIS)
+    caption = captions.SpeedupsByArm(without_interval=bool(unknown))
+    return Drawing("arms", "Speedup by arm", str(caption), figure)
 
 
 _FORMULAE: dict[Formula, tuple[str, Any]] = {
-    "leviathan": ("predicted from alpha and c (Leviathan)", _DASHED),
-    "chen": ("from r' and step times (Chen)", _DOTTED),
+    "leviathan": (captions.BY_LEVIATHAN, _DASHED),
+    "chen": (captions.BY_CHEN, _DOTTED),
 }
 
 
@@ -167,15 +163,7 @@ def against_k(measured: Measured) -> Drawing:
     for title, dash in (_FORMULAE[name] for name in formulae):
         keys.append(style.key(title, color=style.FAINT, linestyle=dash, lw=1.2))
     style.legend(figure, keys)
-    caption = "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster."
-    caption += " Bars: 95% interval over prompts." if intervals else ""
-    if formulae:
-        caption += (
-            " Predictions assume that verifying K + 1 tokens costs one target step and that all else is free."
-        )
-    if "leviathan" in formulae:
-        caption += " Leviathan's alpha comes from teacher forcing on ArS text, never from the result."
-    return Drawing("speedup", "Speedup against K", caption, figure)
+    return Drawing("speedup", "Speedup against K", str(captions.SpeedupsByK(intervals, formulae)), figure)
 
 
 def against_batch(measured: Measured) -> Drawing:
@@ -200,10 +188,8 @@ def against_batch(measured: Measured) -> Drawing:
 
     figure, _ = _sheet_of(measured, shown, panel)
     style.legend(figure, [style.key(f"K={k}", **style.look(number)) for number, k in enumerate(ks)])
-    caption = "Ratio of time per token, ArS over SpS of the same batch size; above 1 SpS is faster."
-    if any(found["low"] is not None for cell in cells if (found := cell["speedup"])):
-        caption += " Bars: 95% interval over waves of prompts."
-    return Drawing("batches", "Speedup against batch size", caption, figure)
+    intervals = any(found["low"] is not None for cell in cells if (found := cell["speedup"]))
+    return Drawing("batches", "Speedup against batch size", str(captions.SpeedupsByBatch(intervals)), figure)
 
 
 # --- Figure 1 of Chen et al. 2023 ---
@@ -227,19 +213,8 @@ def figure1(measured: Measured) -> Drawing:
     if clocks:
         keys.append(style.key("the paper's clock", color=style.FAINT, marker="o", mfc="w", linestyle=""))
     style.legend(figure, keys)
-    length = measured.fixed_length
-    what = f"Time for {length} tokens" if length else "Time per token (outputs differ in length)"
-    caption = (
-        f"{what}: mean over sequences, by wall time (filled) and by the paper's clock (hollow: mean loop "
-        "time times the sequence's loops, so that only loop counts vary). Bars: one standard deviation over "
-        "sequences. r' is (accepted + 1) / (K + 1), 1 at K = 0."
-    )
-    if slopes:
-        caption += (
-            f" Loop time with the line fitted over K from 1 on: {'; '.join(slopes)}. Thin line: one target "
-            "step plus K draft steps, without any other cost."
-        )
-    return Drawing("figure1", "Figure 1 of the paper, our measurements", caption, figure)
+    caption = captions.Figure1(measured.fixed_length, slopes)
+    return Drawing("figure1", captions.FIGURE1_TITLE, str(caption), figure)
 
 
 def _time(axes: Axes, measured: Measured) -> bool:
@@ -298,10 +273,10 @@ def _r_prime(axes: Axes, measured: Measured) -> None:
     axes.set_ylim(0, 1.05)
 
 
-def _loop_time(axes: Axes, measured: Measured) -> list[str]:
-    """Loop time by K with the summary's fitted line and the ideal one; what the slopes are, in words."""
+def _loop_time(axes: Axes, measured: Measured) -> list[captions.LoopSlope]:
+    """Loop time by K with the summary's fitted line and the ideal one; what the slopes are."""
     style.name_axes(axes, "Loop time", "time (ms)")
-    sentences = []
+    slopes = []
     for index, series in enumerate(measured.series):
         look = style.look(index)
         points = [(row["k"], row["loop_time"]["loop_ms"]) for row in series.rows if row["loop_time"]]
@@ -320,9 +295,9 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
         if line["draft_alone_ms_per_token"] is not None:  # run alone, rather than within the loops
             draft = line["draft_alone_ms_per_token"]
         slope = line["slope_ms"]
-        text = f"{series.label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
-        text += ", through two K alone" if len(line["ks"]) == 2 else ""
-        sentences.append(text if draft is None else f"{text} (a draft step: {milliseconds(draft)} ms)")
+        shown = milliseconds(slope) if slope >= 0 else f"{slope:.3f}"
+        step = None if draft is None else milliseconds(draft)
+        slopes.append(captions.LoopSlope(series.label, shown, len(line["ks"]) == 2, step))
         if len(measured.series) <= _MOST_NOTES and len(line["ks"]) > 2:
             _note(axes, index, line["slope_ms"], draft)
         if draft is not None and line["ars_ms"] is not None:
@@ -331,7 +306,7 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
             axes.plot([0, k], [target_ms, target_ms + k * draft], color=style.FAINT, linewidth=0.8)
     style.over_k(axes, measured.ks)
     axes.set_ylim(0, 1.04 * axes.get_ylim()[1])
-    return sentences
+    return slopes
 
 
 def _loop_line(measured: Measured, row: ArmRow) -> LoopLine | None:
@@ -404,16 +379,8 @@ def phases(measured: Measured) -> Drawing:
         style.patch(titles.get(part, part), facecolor=_TONES[part], edgecolor=style.PAPER) for part in parts
     ]
     style.legend(figure, patches)
-    at_once = "" if apart else ", with the warping, tests and draws that follow: graphs do both at once"
-    sampled = "sample, warping, tests and draws; " if apart else ""
-    caption = (
-        f"Mean milliseconds of a loop: {titles[VERIFY]}, the target's pass over K + 1 tokens (one at K = 0, "
-        f"which is ArS){at_once}; draft, K passes of the draft and its draws; {sampled}other, the host's own "
-        "work"
-    )
-    split = "; comm, collectives between the processes that share the target"
-    caption += f"{split if COMM in parts else ''}."
-    return Drawing("loop_time", "Where a loop's time goes", caption, figure)
+    caption = captions.LoopParts(titles[VERIFY], judged=apart, split=COMM in parts)
+    return Drawing("loop_time", captions.LOOP_TITLE, str(caption), figure)
 
 
 _BINS = 16
@@ -444,11 +411,11 @@ def positions(measured: Measured) -> Drawing:
         why = f"no stretch has {_FEWEST_TESTS} tested tokens"
         along.text(0.5, 0.5, why, transform=along.transAxes, ha="center", color=style.FAINT)
     most = max(row["k"] for _, row in shown)
-    title = "Acceptance by draft position j"
-    style.name_axes(position, title, "share accepted", "position j in the draft")
+    title = captions.BY_POSITION
+    style.name_axes(position, title, "share accepted", captions.POSITION_AXIS)
     position.set_xticks(range(1, most + 1, 1 + most // 12))
     position.set_xlim(0.6, most + 0.4)
-    x = "position of the loop (output tokens before it)"
+    x = captions.OUTPUT_AXIS
     style.name_axes(along, "Acceptance along the output", "accepted / tested", x)
     for axes in (position, along):
         axes.set_ylim(0, _HEADROOM)
@@ -458,13 +425,8 @@ def positions(measured: Measured) -> Drawing:
     keys.append(style.key("joint", color=style.FAINT, marker="o"))
     keys.append(style.key("conditional", color=style.FAINT, marker="o", mfc="w", linestyle=_DOTTED))
     style.legend(figure, keys)
-    caption = (
-        f"By position, K = {most}: joint, the share of loops that accepted j tokens or more (filled), and "
-        "conditional, the share accepted at position j of those tested there (hollow). Along the output: "
-        "accepted / tested tokens by where the loop begins, all K together, of stretches with "
-        f"{_FEWEST_TESTS} tests or more; band: one standard error over prompts."
-    )
-    return Drawing("acceptance", "Acceptance by draft position and along the output", caption, figure)
+    caption = captions.AcceptanceByPosition(most, _FEWEST_TESTS)
+    return Drawing("acceptance", captions.ACCEPTANCE_TITLE, str(caption), figure)
 
 
 def _deepest(series: Series) -> ArmRow | None:
@@ -521,12 +483,7 @@ def lengths(measured: Measured) -> Drawing:
     keys = [style.patch(series.label, color=_look(measured, series)["color"]) for series in measured.series]
     keys.append(style.key("if tests were independent", color=style.INK, marker="_", linestyle="", mew=1.4))
     style.legend(figure, keys)
-    caption = (
-        "Tokens of a loop: accepted + 1, before truncation. Dashes: the shares if tests were independent "
-        "with the same alpha_tested. Measured bars above the dashes at both ends mean that acceptance is "
-        "correlated: easy tokens follow easy ones, and hard tokens hard ones."
-    )
-    return Drawing("tokens_per_loop", "Tokens per loop", caption, figure)
+    return Drawing("tokens_per_loop", "Tokens per loop", captions.LENGTHS, figure)
 
 
 def _lengths_panel(axes: Axes, measured: Measured, k: int) -> float:
@@ -557,8 +514,7 @@ def replayed(measured: Measured) -> Drawing:
     """One panel per series; skipped where no ArS text was read with the draft."""
     shown = [(series, arms) for series in measured.series if len(arms := _replayed(measured, series)) > 1]
     if not shown:
-        why = "fewer than two lookaheads are replayed: that takes ArS texts read with the draft"
-        raise FigureSkipped(why)
+        raise FigureSkipped(captions.NO_LOOKAHEADS_REPLAYED)
 
     def panel(axes: Axes, curve: tuple[Series, list[ArmPrediction]]) -> None:
         series, arms = curve
@@ -575,18 +531,13 @@ def replayed(measured: Measured) -> Drawing:
         style.name_axes(axes, f"Tokens per loop, {series.label}", "tokens per loop")
 
     figure, _ = _sheet_of(measured, shown, panel)
-    independent = "if tests were independent (Leviathan)"
     keys = [
         style.key("measured", color=style.INK, marker="o", linestyle=""),
-        style.key("by replay of ArS texts, 95%", color=style.INK, linestyle="-"),
-        style.key(independent, color=style.FAINT, linestyle=_DASHED, lw=1.2),
+        style.key(captions.REPLAYED, color=style.INK, linestyle="-"),
+        style.key(captions.INDEPENDENT, color=style.FAINT, linestyle=_DASHED, lw=1.2),
     ]
     style.legend(figure, keys)
-    caption = (
-        "Tokens kept per loop. Points: measured. Line: predicted for each K by replay of this run's ArS "
-        "texts; band: 95% interval over prompts. Dashes: the same alpha at every position."
-    )
-    return Drawing("replay", "Tokens per loop by replay", caption, figure)
+    return Drawing("replay", captions.REPLAY_TITLE, captions.REPLAY, figure)
 
 
 def _replayed(measured: Measured, series: Series) -> list[ArmPrediction]:
@@ -608,7 +559,7 @@ def tails(measured: Measured) -> Drawing:
     if not shown:
         raise FigureSkipped("no speculative arm finished a sequence")
     ks = [k for k in measured.ks if k > 0]
-    sweep, length = len(ks) > 1, measured.fixed_length
+    sweep = len(ks) > 1
     figure, panels = style.sheet(measured, [1.0] * (len(shown) + sweep), 2.9)
     timed = panels[: len(shown)]
     for axes, series in zip(timed, shown, strict=True):
@@ -616,17 +567,15 @@ def tails(measured: Measured) -> Drawing:
     style.same_top(timed, 1.04)
     keys = [style.key(f"P{part}", color=style.INK, linestyle=dash) for part, dash in PERCENTILES.items()]
     fewest = min(row["sequences"] for series in measured.series for row in series.rows)
-    unit = f"for {length} tokens" if length else "per token"
-    caption = f"Percentiles over sequences of the decoding time {unit}; K = 0 is ArS."
     if sweep:
         _slower(panels[-1], measured, shown, ks)
         for series in shown if len(shown) > 1 else ():
             keys.append(style.patch(series.label, color=_look(measured, series)["color"]))
-        caption += " Slower prompts: the share whose own time per token is longer than under ArS."
-    if fewest < _FEW_FOR_P99:
-        caption += f" With {fewest} sequences P99 is close to the slowest one."
     style.legend(figure, keys)
-    return Drawing("tails", "Slow sequences and slower prompts", caption, figure)
+    caption = captions.TailPercentiles(
+        measured.fixed_length, sweep, fewest if fewest < _FEW_FOR_P99 else None
+    )
+    return Drawing("tails", captions.TAILS_TITLE, str(caption), figure)
 
 
 def _percentiles(axes: Axes, measured: Measured, series: Series) -> None:
@@ -657,16 +606,16 @@ def _slower(axes: Axes, measured: Measured, shown: Sequence[Series], ks: Sequenc
             axes.text(at, 0.8, "0", ha="center", va="bottom", fontsize=style.SMALL_PT, color=style.FAINT)
     style.places(axes, ks)
     axes.set_ylim(0, max(10.0, axes.get_ylim()[1]))
-    style.name_axes(axes, "Prompts slower than under ArS", "prompts (%)")
+    style.name_axes(axes, captions.SLOWER_TITLE, "prompts (%)")
 
 
 FIGURES: dict[str, Callable[[Measured], Drawing]] = {
     "Speedup by arm": by_arm,
     "Figure 1": figure1,
     "Speedup against K": against_k,
-    "Where a loop's time goes": phases,
+    captions.LOOP_TITLE: phases,
     "Acceptance": positions,
     "Tokens per loop": lengths,
-    "Tokens per loop by replay": replayed,
+    captions.REPLAY_TITLE: replayed,
     "Tails": tails,
 }

@@ -14,8 +14,9 @@ from spsbench.report import facts, results, wording
 from spsbench.report.figures import Gallery
 from spsbench.report.figures.style import inline
 from spsbench.report.measured import Measured
+from spsbench.report.messages.runs import FATES, SIDE_BY_SIDE_NOTE
 from spsbench.report.sections import markdown
-from spsbench.report.trace import LEGEND, traces
+from spsbench.report.trace import traces
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -87,7 +88,7 @@ def page(runs: Sequence[tuple[Measured, Gallery]]) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         runs=shown,
         comparison=_comparison(measured) if len(shown) > 1 else None,
-        legend=LEGEND,
+        legend=FATES,
     )
 
 
@@ -97,7 +98,7 @@ def _comparison(runs: Sequence[Measured]) -> dict[str, Any]:
     return {
         "table": render(results.several_runs(runs, names).as_markdown())[2],
         "differences": render(different.as_markdown())[2] if different.rows else None,
-        "note": results.RUNS_NOTE.replace("`", ""),
+        "note": SIDE_BY_SIDE_NOTE.replace("`", ""),
     }
 
 

@@ -15,7 +15,7 @@ from support.foreign_texts import TOKENS, written
 from spsbench.base.paths import mini_dir
 from spsbench.base.protocol import Described
 from spsbench.parts.audit.course import print_rows
-from spsbench.report import judgement
+from spsbench.report import bound
 
 TARGET = ("--target", mini_dir() / "target", "--dtype", "float32")
 
@@ -34,7 +34,7 @@ def test_the_targets_own_text_passes_and_leakage_is_bounded(cli: Cli, tmp_path: 
     assert (facts["verdict"], facts["impossible"], facts["texts"]) == ("ok", 0, 48)
     assert facts["samplings"] == {"temperature 1": 48}
     assert facts["leakage"]["bound"] < 0.1
-    limit = judgement.bound(facts["leakage"]["bound"])
+    limit = bound(facts["leakage"]["bound"])
     said = " ".join(result.err.split())
     assert f"Consistent with embedded:mini/target: no sign of a leak above {limit}" in said
 

@@ -1,0 +1,1 @@
+"""What reports say beside their numbers, a file a subject."""
