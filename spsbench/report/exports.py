@@ -44,7 +44,7 @@ def to_latex(runs: Sequence[Measured]) -> str:
     They need ``\\usepackage{booktabs}``. Comments say which run and version they come from, whether the
     data is synthetic, and CPU contention in the times.
     """
-    return "\n".join(_run(measured) for measured in runs)
+    return "\n".join(_tables_of_run(measured) for measured in runs)
 
 
 def escape(text: object) -> str:
@@ -53,8 +53,8 @@ def escape(text: object) -> str:
     return "".join(_SPECIAL.get(character, character) for character in line)
 
 
-def _run(measured: Measured) -> str:
-    """Return one run's two tables, with the comments above them."""
+def _tables_of_run(measured: Measured) -> str:
+    """With the comments above them."""
     summary, run = measured.summary, measured.run
     rows = summary["rows"]
     accepted = [row for row in rows if row["acceptance"]]
@@ -66,17 +66,17 @@ def _run(measured: Measured) -> str:
         comments.append(LATEX_SYNTHETIC)
     comments += filter(None, [*facts.doubts(summary), facts.conditions_sentence(summary)])
     tables = [
-        *_table(measured, "results", results, rows, " ".join([setup, *doubts, LATEX_SPEEDUP_NOTE])),
-        *_table(measured, "acceptance", _ACCEPTANCE, accepted, f"{setup} {LATEX_ACCEPTANCE_NOTE}"),
+        *_table_float(measured, "results", results, rows, " ".join([setup, *doubts, LATEX_SPEEDUP_NOTE])),
+        *_table_float(measured, "acceptance", _ACCEPTANCE, accepted, f"{setup} {LATEX_ACCEPTANCE_NOTE}"),
     ]
     head = "\n".join(f"% {' '.join(printable(line).split())}" for line in comments)
     return "\n\n".join([head, *tables]) + "\n"
 
 
-def _table(
+def _table_float(
     measured: Measured, kind: str, columns: Sequence[Column], rows: Sequence[ArmRow], caption: str
 ) -> list[str]:
-    """Return one table float, with a rule between its samplings; none without rows."""
+    """With a rule between its samplings; none without rows."""
     samplings = list(dict.fromkeys(row["sampling"] for row in rows))
     name = re.sub("[^a-z0-9]+", "-", measured.name.lower()).strip("-") or "run"
     groups = []
@@ -164,7 +164,7 @@ def to_csv(runs: Sequence[Measured]) -> str:
 
 
 def _inert(cell: Any) -> Any:
-    """Return a cell's text without control characters, so that no spreadsheet takes it for a formula."""
+    """Without control characters, so that no spreadsheet takes a cell's text for a formula."""
     if not isinstance(cell, str):
         return cell
     text = printable(cell)
@@ -216,7 +216,7 @@ def _sampling(params: Mapping[str, Any]) -> Line:
 
 
 def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
-    """Yield the cells of one entry, nested ones under dotted names."""
+    """Of one entry, nested ones under dotted names."""
     if name in _RATIOS or (isinstance(value, Mapping) and "low" in value):
         ends = value or {}
         yield from [(name, ends.get("ratio"))] if name in _RATIOS else []

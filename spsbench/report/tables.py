@@ -150,7 +150,7 @@ class Table:
         return Group(*parts)
 
     def _stacked(self) -> RenderableType:
-        """Return every row as a paragraph: its name, then a line for each cell."""
+        """Every row as a paragraph: its name, then a line for each cell."""
         parts: list[RenderableType] = []
         for row in self.rows:
             if isinstance(row, Heading):

@@ -107,7 +107,7 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
     best = [max(group, key=rank) for group in series(rows)]
     sequences = []
     for row in (row for row in rows if row in best):
-        known = _loops(measured, row["arm"])
+        known = _loops_by_sequence(measured, row["arm"])
         arm_tokens = tokens[tokens["arm"] == row["arm"]]
         for key, part in arm_tokens.groupby(["example_id", "sample_index"], sort=False):
             parts: dict[int, list[Token]] = {}
@@ -127,8 +127,10 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
 _COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
 
 
-def _loops(measured: Measured, arm: str) -> dict[Any, tuple[dict[int, float | None], dict[int, list[int]]]]:
-    """Return milliseconds by loop of each traced (example_id, sample_index).
+def _loops_by_sequence(
+    measured: Measured, arm: str
+) -> dict[Any, tuple[dict[int, float | None], dict[int, list[int]]]]:
+    """By (example_id, sample_index) the milliseconds of each traced loop, and of a tree its siblings.
 
     For a tree, also return which siblings stood in each loop.
     """
@@ -189,7 +191,7 @@ class TraceWriter:
         self._column = 0
 
     def _marked(self, text: str, fate: str) -> str:
-        """Return the text between its marks, without colours; a newline at its end comes after them."""
+        """Without colours the text between its marks; a newline at its end comes after them."""
         opening, closing = _MARKS.get(fate, ("", "")) if self._plain else ("", "")
         body = text.rstrip("\n")
         return f"{opening}{body}{closing}{text[len(body) :]}"

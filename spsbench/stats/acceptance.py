@@ -44,16 +44,16 @@ def acceptance_by_name(loops: pd.DataFrame, k: int) -> Acceptance | None:
     """
     if k < 1 or loops.empty or loops["accepted"].isna().any():
         return None
-    counts = _count(loops, k)
+    counts = _sums_by_prompt(loops, k)
     micro = {
         name: value[0]
-        for name, value in _values(
+        for name, value in _ratios(
             {name: each.sum(axis=0, keepdims=True) for name, each in counts.items()}, k
         ).items()
     }
     # Over the prompts for which a name exists: one may never reach position j.
-    macro = {name: _mean(value) for name, value in _values(counts, k).items()}
-    return {**_complete(micro, k), "macro": _complete(macro, k)}
+    macro = {name: _mean(value) for name, value in _ratios(counts, k).items()}
+    return {**_in_legend_order(micro, k), "macro": _in_legend_order(macro, k)}
 
 
 def mean_length(loops: pd.DataFrame) -> Interval | None:
@@ -98,8 +98,8 @@ def disagreement(loops: pd.DataFrame) -> float | None:
     return float((accepted - beta) / np.sqrt(tested * mean * (1.0 - mean) + 1.0))
 
 
-def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
-    """Return sums over the loops of each prompt: [prompts], or [prompts, K+1] loops with exactly j tokens."""
+def _sums_by_prompt(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
+    """[prompts], or [prompts, K+1] loops with exactly j tokens."""
     import pandas as pd
 
     groups, ids = pd.factorize(conversation_of(loops))
@@ -132,8 +132,8 @@ def _at_least(spread: Floats) -> Floats:
     return np.cumsum(spread[:, ::-1], axis=1)[:, ::-1][:, 1:]
 
 
-def _values(counts: Mapping[str, Floats], k: int) -> dict[str, Floats]:
-    """Return every name that is a ratio of sums, [groups] or [groups, K]; NaN where it does not exist."""
+def _ratios(counts: Mapping[str, Floats], k: int) -> dict[str, Floats]:
+    """[groups], or [groups, K] by position; NaN where one does not exist."""
     joint, tried = _at_least(counts["accepted_at"]), _at_least(counts["tested_at"])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
@@ -148,8 +148,8 @@ def _values(counts: Mapping[str, Floats], k: int) -> dict[str, Floats]:
         }
 
 
-def _complete(values: Mapping[str, Any], k: int) -> AcceptanceNames:
-    """Return every name in the order of the legend, with the two alphas that are not ratios of sums."""
+def _in_legend_order(values: Mapping[str, Any], k: int) -> AcceptanceNames:
+    """With the two alphas that are not ratios of sums."""
     known: dict[str, Any] = plain({**values})
     known |= {"alpha_leviathan": None, "alpha_iid": alpha_iid(known["mean_acceptance_length"], k)}
     return cast("AcceptanceNames", {name: known[name] for name in LEGEND})

@@ -172,7 +172,7 @@ class Timings:
         The baseline is that of every table: the fastest ArS arm of the same sampling and batch.
         """
         arms = tuple(arms)
-        paces = {arm: self._pace(arm.name) for arm in arms if arm.method == "ars"}
+        paces = {arm: self._seconds_per_token(arm.name) for arm in arms if arm.method == "ars"}
         pairs = []
         for arm in arms:
             baselines = {
@@ -190,12 +190,12 @@ class Timings:
         rows = self._rows.setdefault((baseline, arm), {})
         for example in self.complete:
             if example not in rows:
-                rows[example] = _row(self._tried[example], baseline, arm)
+                rows[example] = _seconds_and_tokens(self._tried[example], baseline, arm)
         table = [rows[example] for example in self.complete if rows[example][1] > 0]
         return PairedTimes(*np.array(table, dtype=np.float64).reshape(-1, 4).T)
 
-    def _pace(self, arm: str) -> float | None:
-        """Return decoding seconds a token, over complete prompts."""
+    def _seconds_per_token(self, arm: str) -> float | None:
+        """Of decoding, over complete prompts."""
         done = [
             timing
             for example in self.complete
@@ -205,8 +205,10 @@ class Timings:
         return ratio(sum(seconds for seconds, _ in done), sum(tokens for _, tokens in done))
 
 
-def _row(tried: dict[tuple[int, str], Timing | None], baseline: str, arm: str) -> tuple[float, ...]:
-    """Return a prompt's seconds and tokens of the baseline, then those of the arm."""
+def _seconds_and_tokens(
+    tried: dict[tuple[int, str], Timing | None], baseline: str, arm: str
+) -> tuple[float, ...]:
+    """Of the baseline, then of the arm."""
     sums = np.zeros(4)
     for (sample_index, name), baseline_timing in tried.items():
         arm_timing = tried.get((sample_index, arm))

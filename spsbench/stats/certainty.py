@@ -126,10 +126,10 @@ def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
     times = len(rounds) / len(set(rounds.tolist()))
     repeated = times >= FEWEST_TIMES
     stretches = min(STRETCHES, int(times)) if repeated else STRETCHES
-    place = _stretches(shards, stretches)
+    place = _stretch_numbers(shards, stretches)
     if place.max() + 1 < stretches:
         return 0.0
-    rest = costs - _own_means(costs, weights, rounds)
+    rest = costs - _round_means(costs, weights, rounds)
     placed = place >= 0
     rest, weights, place = rest[placed], weights[placed], place[placed]
     weight = np.bincount(place, weights)
@@ -143,8 +143,8 @@ def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
     return quantile * math.sqrt(max(variance, 0.0))
 
 
-def _stretches(shards: Floats, most: int) -> Ints:
-    """Return the number of each timing's stretch, -1 where a shard has too few timings for any.
+def _stretch_numbers(shards: Floats, most: int) -> Ints:
+    """Of each timing, -1 where a shard has too few timings for any.
 
     A shard, or a run that was not divided, has so many at most, in order of time.
     """
@@ -157,8 +157,8 @@ def _stretches(shards: Floats, most: int) -> Ints:
     return place
 
 
-def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
-    """Return for each timing its round's mean; for a round with one timing the mean over all such rounds."""
+def _round_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
+    """Of each timing's round; for a round with one timing the mean over all such rounds."""
     _, code, counts = np.unique(rounds, return_inverse=True, return_counts=True)
     means = np.bincount(code, weights * costs) / np.bincount(code, weights)
     single = counts[code] == 1
@@ -169,7 +169,7 @@ def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
 
 
 def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats, Floats, Floats] | None:
-    """Return every timing of both, in order of time: log cost ratio, weight, numbers of round and shard."""
+    """Of both, in order of time: log cost ratio, weight, numbers of round and shard."""
     left, right = row_by_row(baseline, arm)
     if not len(left):
         return None
@@ -179,9 +179,9 @@ def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats,
         return None
     order = np.argsort(np.argsort(np.asarray(left.index)))
     timings: list[tuple[int, int, int, float, float]] = []
-    works = [_work(frame) for frame in (left, right)]
+    works = [_loops_or_tokens(frame) for frame in (left, right)]
     for number, (baseline_costs, arm_costs) in enumerate(
-        zip(_by_attempt(left), _by_attempt(right), strict=True)
+        zip(_decode_s_by_attempt(left), _decode_s_by_attempt(right), strict=True)
     ):
         for attempt in baseline_costs.keys() & arm_costs.keys():
             if baseline_costs[attempt] > 0 and arm_costs[attempt] > 0:
@@ -197,19 +197,18 @@ def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats,
     row = rounds.astype(np.int64)
     work = [each[row] for each in works]
     costs = np.log(base_s / work[0] * work[1] / arm_s)
-    return costs, np.sqrt(base_s * arm_s), rounds, _shards(left)[row]
+    return costs, np.sqrt(base_s * arm_s), rounds, _shard_numbers(left)[row]
 
 
-def _shards(samples: pd.DataFrame) -> Floats:
-    """Return the number of each sequence's shard, 0 without one."""
+def _shard_numbers(samples: pd.DataFrame) -> Floats:
+    """Of each sequence, 0 without one."""
     if "conditions" not in samples:
         return np.zeros(len(samples))
     known = (each if isinstance(each, Mapping) else {} for each in samples["conditions"])
     return np.array([conditions.get(SHARD) or 0.0 for conditions in known])
 
 
-def _by_attempt(samples: pd.DataFrame) -> list[dict[str, float]]:
-    """Return the decoding seconds of each sequence by attempt."""
+def _decode_s_by_attempt(samples: pd.DataFrame) -> list[dict[str, float]]:
     seconds = column(samples, "decode_s").tolist()
     if "timings" not in samples:
         return [{"1": first} for first in seconds]
@@ -219,8 +218,8 @@ def _by_attempt(samples: pd.DataFrame) -> list[dict[str, float]]:
     ]
 
 
-def _work(samples: pd.DataFrame) -> Floats:
-    """Return the loops of each sequence; its tokens where loops are not seen."""
+def _loops_or_tokens(samples: pd.DataFrame) -> Floats:
+    """Of each sequence: tokens where loops are not seen."""
     tokens = column(samples, "new_tokens")
     if "loop_count" not in samples:
         return tokens

@@ -417,7 +417,7 @@ def _arm(
     return {
         **entry,
         "b_arm": its,
-        "speedup_ratio": shown(_speedups(entry, other, a, b, shares)),
+        "speedup_ratio": shown(_speedup_ratio(entry, other, a, b, shares)),
         "a_tokens_per_loop": a.tokens_per_loop(name),
         "b_tokens_per_loop": b.tokens_per_loop(its),
         "prompts": len(times),
@@ -426,15 +426,17 @@ def _arm(
         "time_ratio": {"ratio": plain.ratio, "low": low, "high": high},
         "a_speedup": a.speedup(entry),
         "b_speedup": b.speedup(other),
-        "metrics": list(_metrics(a_samples, b_samples, a.run, b.run)),
-        "tokens": identity(a_samples, b_samples) if name == its and _alike(a.run, b.run, name) else None,
+        "metrics": list(_metric_differences(a_samples, b_samples, a.run, b.run)),
+        "tokens": identity(a_samples, b_samples)
+        if name == its and _should_be_identical(a.run, b.run, name)
+        else None,
     }
 
 
-def _speedups(
+def _speedup_ratio(
     entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, lost: Sequence[Mapping[str, float]]
 ) -> Speedup | None:
-    """Return ``speedup_ratio`` of two arms; None where a run has no ArS beside them."""
+    """None where a run has no ArS beside the arms."""
     bases = a.baseline(entry), b.baseline(other)
     if bases[0] is None or bases[1] is None:
         return None
@@ -451,8 +453,8 @@ def _speedups(
     return Speedup(ratio.ratio, *hidden((ratio.low, ratio.high), lower, upper))
 
 
-def _alike(a: Run, b: Run, arm: str) -> bool:
-    """Return whether the arm should have written the same in both: by the same seeds, or greedily.
+def _should_be_identical(a: Run, b: Run, arm: str) -> bool:
+    """By the same seeds, or greedily.
 
     Greedy by the sampling's parameters: its name is the task's to choose. A beam search draws nothing either.
     """
@@ -467,8 +469,8 @@ def _alike(a: Run, b: Run, arm: str) -> bool:
     )
 
 
-def _metrics(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator[MetricDifference]:
-    """Yield every score that both have, and every corpus figure that sums give: B minus A, by prompt."""
+def _metric_differences(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator[MetricDifference]:
+    """Of every score that both have, and every corpus figure that sums give: B minus A, by prompt."""
     done = [finished(samples) for samples in (a, b)]
     tables = [score_table(samples) for samples in done]
     corpora = (corpus_metrics(of_a), corpus_metrics(of_b))

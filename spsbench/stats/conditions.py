@@ -132,7 +132,11 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
         arm_samples, reference = by_arm.get(row["arm"]), by_arm.get(row["baseline"] or "")
         if arm_samples is None or (reference is None and row["arm"] not in baselines):
             continue
-        excess = _pace(arm_samples) if reference is None else (_pace(arm_samples) - _pace(reference)).dropna()
+        excess = (
+            _log_seconds_per_token(arm_samples)
+            if reference is None
+            else (_log_seconds_per_token(arm_samples) - _log_seconds_per_token(reference)).dropna()
+        )
         if len(excess) < FEWEST_SEQUENCES:
             continue
         excess -= excess.median()
@@ -145,8 +149,8 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
     return found
 
 
-def _pace(samples: pd.DataFrame) -> pd.Series[float]:
-    """Return log seconds a token of the finished sequences, by prompt, sample and process.
+def _log_seconds_per_token(samples: pd.DataFrame) -> pd.Series[float]:
+    """Of finished sequences, by prompt, sample and process.
 
     Sequences that are too short are left out.
     """

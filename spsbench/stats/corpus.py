@@ -146,7 +146,7 @@ class CorpusMetric:
         return by_arm_and_outputs
 
     def _shared(self, by_arm: Mapping[str, pd.DataFrame]) -> tuple[set[str] | None, dict[str, set[str]]]:
-        """Return (``shared_prompts``, the prompts of each arm that has scored outputs)."""
+        """(``shared_prompts``, the prompts of each arm that has scored outputs)."""
         counted = {arm: self.counted(score_table(samples)) for arm, samples in by_arm.items()}
         prompts = {
             arm: set(by_arm[arm]["example_id"].loc[rows.index]) for arm, rows in counted.items() if len(rows)

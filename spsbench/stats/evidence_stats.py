@@ -50,7 +50,7 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
 
     Those with sums that are ``not_finite`` are not among them.
     """
-    carried, table = _carried(samples, f"{prefix}positions", _of_kind(prefix))
+    carried, table = _carried(samples, f"{prefix}positions", _is_of_kind(prefix))
     sums = table.rename(columns=lambda name: name.removeprefix(prefix)) if prefix else table
     # Sequences from before sums over all positions were kept give those over positions with a choice.
     for name in ("score", "information", "var"):
@@ -79,7 +79,7 @@ def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[SumsNotFi
     They are those of one kind of evidence, with None those of the decisions. To leave them out without a word
     would hide a fault of our own arithmetic, or of who wrote the run.
     """
-    is_own = _is_decision if prefix is None else _of_kind(prefix)
+    is_own = _is_decision if prefix is None else _is_of_kind(prefix)
     values = samples.get("losslessness", ())
     unsound = [_own(value, is_own) for value in values if isinstance(value, dict) and not _are_finite(value)]
     wrong = [[name for name, number in sums.items() if not math.isfinite(number)] for sums in unsound]
@@ -90,8 +90,8 @@ def not_finite(samples: pd.DataFrame, prefix: str | None = "") -> list[SumsNotFi
 
 
 @cache
-def _of_kind(prefix: str) -> Callable[[str], bool]:
-    """Return whether a name is of one kind of evidence; those of the other kind begin with ``RESCORED``."""
+def _is_of_kind(prefix: str) -> Callable[[str], bool]:
+    """Names of the other kind begin with ``RESCORED``."""
     other = () if prefix else (RESCORED, BEAM_LOG_PROB, BEAM_CLOSEST)
     # Asked of the same hundred names for every sequence.
     return cache(lambda name: name.startswith(prefix) and not name.startswith((DECIDED, *other)))
@@ -107,14 +107,14 @@ def _own(sums: dict[str, Any], is_own: Callable[[str], bool]) -> dict[str, float
 
 
 def _are_finite(sums: dict[str, Any]) -> bool:
-    """Return whether all numbers are finite; False also where their sum alone is not."""
+    """False also where their sum alone is not."""
     return math.isfinite(sum(filter(None, sums.values())))
 
 
 def _carried(
     samples: pd.DataFrame, needed: str, is_own: Callable[[str], bool]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the sequences that have the sum ``needed`` and finite ones alone, and these as columns."""
+    """The sequences that have the sum ``needed`` and finite ones alone, and these as columns."""
     import pandas as pd
 
     values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
@@ -171,7 +171,7 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
 
 
 def _highest_that_fits(score: float, information: float, variance: float, z: float) -> float:
-    """Return the largest leakage that a score test with quantile z does not reject.
+    """The largest leakage that a score test with quantile z does not reject.
 
     Where the draft's own tokens are rare under the target, a short text holds none of them and looks
     certain: the variance under no leakage is then too small. Under leakage L the variance is at most
@@ -222,14 +222,17 @@ def e_values(prompts: pd.DataFrame) -> dict[str, float]:
     logs = {str(name).removeprefix("log_e_"): float(_column(prompts, str(name)).sum()) for name in names}
     if "leak_score" in prompts:
         score, variance = (float(_column(prompts, name).sum()) for name in ("leak_score", "leak_var"))
-        logs |= {"draft_favoured": _direction(score, variance), "draft_shunned": _direction(-score, variance)}
-    logs["transform"] = _dirichlet(_cells(prompts))
+        logs |= {
+            "draft_favoured": _log_mean_e_value(score, variance),
+            "draft_shunned": _log_mean_e_value(-score, variance),
+        }
+    logs["transform"] = _log_bayes_factor(_cells(prompts))
     logs["mean"] = float(logsumexp(list(logs.values()))) - math.log(len(logs))
     return {name: value / math.log(10.0) for name, value in logs.items()}
 
 
-def _direction(score: float, variance: float) -> float:
-    """Return the log of the mean e-value over the stakes of ``directions``."""
+def _log_mean_e_value(score: float, variance: float) -> float:
+    """Over the stakes of ``directions``."""
     from scipy.special import logsumexp
 
     return float(logsumexp(directions(score, variance))) - math.log(len(SLOPES))
@@ -245,8 +248,8 @@ def directions(score: float, variance: float) -> Floats:
     return np.asarray(stakes * score - (np.expm1(stakes * b) - stakes * b) / b**2 * variance)
 
 
-def _dirichlet(cells: Floats) -> float:
-    """Return the log Bayes factor of cell probabilities from a flat Dirichlet against uniform cells.
+def _log_bayes_factor(cells: Floats) -> float:
+    """Of cell probabilities from a flat Dirichlet against uniform cells.
 
     The probability of the observed sequence of cells depends on its counts alone, so that the sums
     suffice for an e-value.

@@ -82,7 +82,7 @@ def sequence_s(samples: pd.DataFrame) -> Floats:
 
 
 def _seconds_until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] | None:
-    """Return seconds until the n-th token of each sequence that has one, by the clock and by the paper's."""
+    """Until the n-th token of each sequence that has one, by the clock and by the paper's."""
     code = None if loops is None or loops.empty else sequence_codes(loops)
     if loops is None or code is None or np.isnan(seconds := column(loops, "loop_s")).any():
         return None
@@ -133,13 +133,12 @@ def positions(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) 
         loops = loops_by_arm.get(row["arm"])
         if not row["acceptance"] or loops is None:
             continue
-        if bins := _bins(loops):
+        if bins := _acceptance_by_start(loops):
             by_arm.append({**identity(row), "bins": bins})
     return by_arm or None
 
 
-def _bins(loops: pd.DataFrame) -> list[PositionBin]:
-    """Return the acceptance of loops by where in the output they began."""
+def _acceptance_by_start(loops: pd.DataFrame) -> list[PositionBin]:
     code = sequence_codes(loops)
     if code is None:
         return []

@@ -91,7 +91,7 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     both = ars_table.merge(arm_table, on=key, suffixes=("_base", "_arm"))
     if field in columns:
         prompt_ids = zip(both[f"{field}_base"], both[f"{field}_arm"], strict=True)
-        both = both[[_ids(one) == _ids(other) for one, other in prompt_ids]]
+        both = both[[_ids_of_later_turn(one) == _ids_of_later_turn(other) for one, other in prompt_ids]]
     if both.empty:
         return None
     parted = [divergence(*pair) for pair in zip(both["token_ids_base"], both["token_ids_arm"], strict=True)]
@@ -112,8 +112,8 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     return identity_record
 
 
-def _ids(prompt: Sequence[int] | None) -> list[int] | None:
-    """Return what a later turn was asked; None for a first turn, whose prompt all arms share."""
+def _ids_of_later_turn(prompt: Sequence[int] | None) -> list[int] | None:
+    """None for a first turn, whose prompt all arms share."""
     return None if prompt is None else [*prompt]
 
 
@@ -153,9 +153,11 @@ def losslessness(
     """Judge every arm that has evidence; None where no arm has any."""
     if not rows:
         return None
-    proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
+    proofs = {_way_of_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
     arms = [
-        _judge_arm(row, _greedy_reference(row, rows), by_arm, dtype or "float32", proofs.get(_drafting(row)))
+        _judge_arm(
+            row, _greedy_reference(row, rows), by_arm, dtype or "float32", proofs.get(_way_of_drafting(row))
+        )
         for row in rows
     ]
     judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] not in (LOSSY, REFUTED)]
@@ -168,8 +170,8 @@ def losslessness(
     return {"verdict": overall, "bound": max(bounds, default=None), "arms": arms}
 
 
-def _drafting(arm: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a proof is about: an engine's way of drafting, whatever the sampling."""
+def _way_of_drafting(arm: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a proof is about, whatever the sampling."""
     return axes.place({"method": "sps", "sampling": None, **arm}, "sampling", "method")
 
 
@@ -199,7 +201,7 @@ def is_precise(dtype: str) -> bool:
 
 
 def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
-    """Return the ArS that greedy tokens are compared with: our own if it was run, else the arm's baseline."""
+    """The ArS that tokens are compared with: our own if it was run, else the arm's baseline."""
     if row["method"] == "draft":
         return None
     ours = (other for other in rows if other["method"] == "ars" and other["engine"] == axes.EAGER)
@@ -513,7 +515,9 @@ def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) 
     # What rounding may explain between two searches of one prompt, in nats.
     tokens = both[["new_tokens_base", "new_tokens_arm"]].max(axis=1)
     granted = [slack(int(most), precise=precise) for most in tokens]
-    verdicts = [_same_results(row, nats) for row, nats in zip(both.to_dict("records"), granted, strict=True)]
+    verdicts = [
+        _are_same_results(row, nats) for row, nats in zip(both.to_dict("records"), granted, strict=True)
+    ]
     return {
         "sequences": len(both),
         "identical": sum(same is True for same in verdicts),
@@ -524,8 +528,8 @@ def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) 
     }
 
 
-def _same_results(both: Mapping[Any, Any], granted: float) -> bool | None:
-    """Return whether two searches found the same in the same order; None if not, and rounding explains it."""
+def _are_same_results(both: Mapping[Any, Any], granted: float) -> bool | None:
+    """In the same order; None if not, and rounding explains it."""
     sides = ("_base", "_arm")
     first, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
     if first.keys() != again.keys():
@@ -536,7 +540,7 @@ def _same_results(both: Mapping[Any, Any], granted: float) -> bool | None:
     place = {tokens: index for index, tokens in enumerate(again)}
     # How far apart those are whose order the other search has reversed.
     swapped = [
-        _score_gap(first[better], first[worse])
+        _score_gap_nats(first[better], first[worse])
         for better, worse in combinations(first, 2)
         if place[better] > place[worse]
     ]
@@ -546,13 +550,13 @@ def _same_results(both: Mapping[Any, Any], granted: float) -> bool | None:
 
 
 def _hypotheses(text: Any) -> dict[tuple[int, ...], dict[str, Any]]:
-    """Return the finished hypotheses by their tokens, best first; see ``Hypothesis``."""
+    """By their tokens, best first; see ``Hypothesis``."""
     rows = json.loads(text) if isinstance(text, str) else []
     return {tuple(row["tokens"]): row for row in rows}
 
 
-def _score_gap(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Return the difference of two scores in nats: times the smaller of their length divisors."""
+def _score_gap_nats(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Times the smaller of their length divisors."""
     divisors = [
         hypothesis["log_prob"] / hypothesis["score"] if hypothesis["score"] else 1.0
         for hypothesis in (one, other)

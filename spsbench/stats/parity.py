@@ -72,7 +72,7 @@ def metrics(
 
 
 def _metric_names(scores: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """Return the metrics that a table of scores holds; several columns may belong to one."""
+    """Several columns may belong to one."""
     owner = {column: name for name, metric in corpora.items() for column in metric.columns}
     return list(dict.fromkeys(owner.get(str(column), str(column)) for column in scores.columns))
 
@@ -142,7 +142,7 @@ def parity(
             )
             advantages.append({"sampling": sampling, **over})
         for arm in (arm for arm in group if method[arm] == "sps"):
-            solved = _solved(units[ars], units[arm]) if column == PASSED else None
+            solved = _mcnemar(units[ars], units[arm]) if column == PASSED else None
             if recorded is None:
                 alone = None if draft is None else units[draft]
                 scores = compare(units[ars], units[arm], alone, default, higher_is_better=better, value=value)
@@ -168,7 +168,7 @@ def _compare_of_record(
     """Compare figures that cannot be computed here, of the prompts of all arms; they cannot be resampled."""
     first, second, alone = figures
     gap = None if first is None or alone is None else (first - alone) * (1.0 if better else -1.0)
-    scores = _side_by_side(prompts, first, second, gap, default)
+    scores = _untested_scores(prompts, first, second, gap, default)
     scores["difference"] = None if first is None or second is None else second - first
     scores["reason"] = reasons_of.FIGURE_NOT_RECORDED if scores["difference"] is None else why_not
     return scores
@@ -194,7 +194,7 @@ def compare(
     first, second = (figure(units, value) for units in (ars, sps))
     sign = 1.0 if higher_is_better else -1.0
     gap = None if draft is None else _target_draft_gap(ars, draft, value, sign)
-    scores = _side_by_side(len(ars), first, second, gap, default)
+    scores = _untested_scores(len(ars), first, second, gap, default)
     if value is None:
         mean = figure(sps - ars, None)
     else:
@@ -217,7 +217,7 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         low, high = pooled_interval(columns, ratio_of_sums, log=True)
         ratio = float(columns[0].sum() / columns[1].sum())
     else:
-        both, statistic = _of_both(target, draft, lambda one, other: value(one) / value(other))
+        both, statistic = _columns_of_both(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic, log=True)
         ratio = of_target / of_draft
     too_little = reasons_of.TOO_LITTLE_VARIATION if low is None else None
@@ -238,10 +238,9 @@ def _no_ratio(prompts: int, target: float | None, draft: float | None, reason: s
     }
 
 
-def _side_by_side(
+def _untested_scores(
     prompts: int, first: float | None, second: float | None, gap: float | None, default: float | None
 ) -> PairedScores:
-    """Return the figures of two arms and their margin, before any test."""
     margin = DEFAULT_MARGIN if default is None else default
     rule: Message = reasons_of.AbsoluteMargin(margin, gap is not None)
     if gap is not None and gap > 0:
@@ -288,7 +287,7 @@ def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Se
 
 
 def _common_prompts(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]:
-    """Return the same prompts in the same order; a draft without any of them counts as not measured."""
+    """In the same order; a draft without any of them counts as not measured."""
     index = ars.index.intersection(sps.index, sort=False)
     if draft is not None:
         shared = index.intersection(draft.index, sort=False)
@@ -313,8 +312,10 @@ def _target_draft_gap(ars: Any, draft: Any, value: Value | None, sign: float) ->
     return sign * (first - alone)
 
 
-def _of_both(one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]) -> tuple[list[Floats], Value]:
-    """Return (columns of both, [prompts] each; the statistic of their sums)."""
+def _columns_of_both(
+    one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]
+) -> tuple[list[Floats], Value]:
+    """([prompts] each; the statistic of their sums)."""
     first, second = (np.asarray(units, dtype=np.float64).T for units in (one, other))
     width = len(first)
     return [*first, *second], lambda sums: of_both(sums[:width], sums[width:])
@@ -334,7 +335,7 @@ def differences(
         columns = [paired, np.ones(len(paired))]
         statistic: Value = ratio_of_sums
     else:
-        columns, statistic = _of_both(one, other, lambda first, second: value(second) - value(first))
+        columns, statistic = _columns_of_both(one, other, lambda first, second: value(second) - value(first))
         paired = pseudo_values(columns, statistic)
     if paired.std(ddof=1) < _ROUNDING:
         return paired, (None, None)
@@ -372,7 +373,7 @@ def _add_tests(scores: PairedScores, ars: Any, sps: Any, value: Value | None) ->
 
 
 def _deviation_quantiles(n: int) -> Floats:
-    """Return quantiles of the standard deviation of n standard normal values, equally likely."""
+    """Of the standard deviation of n standard normal values, equally likely."""
     from scipy.stats import chi2
 
     return np.asarray(np.sqrt(chi2.ppf((np.arange(1_000) + 0.5) / 1_000, n - 1) / (n - 1)))
@@ -407,8 +408,8 @@ def prompts_needed(deviation: float, margin: float) -> int:
     return n
 
 
-def _solved(ars: Units, sps: Units) -> Solved:
-    """Return McNemar's exact test on problems that any of the samples solved: the question of pass@100."""
+def _mcnemar(ars: Units, sps: Units) -> Solved:
+    """On problems that any of the samples solved: the question of pass@100."""
     from statsmodels.stats.contingency_tables import mcnemar
 
     ars, sps, _ = _common_prompts(ars, sps, None)

@@ -83,7 +83,7 @@ def summarise(
         evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
             nothing is replayed.
     """
-    return separated(samples, loops, info, partial(_summarise, evidence=evidence, kinds=kinds))
+    return separated(samples, loops, info, partial(_summary_of_one_condition, evidence=evidence, kinds=kinds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,13 @@ class _Measured:
         return value.get(arm) if isinstance(value, Mapping) else value
 
 
-def _summarise(
+def _summary_of_one_condition(
     samples: pd.DataFrame,
     loops: pd.DataFrame,
     info: Mapping[str, Any],
     evidence: pd.DataFrame | None,
     kinds: Sequence[MetricKind],
 ) -> Summary:
-    """Return the same for sequences of one and the same conditions."""
     lost = contention(samples, info)
     samples = _with_loop_counts(samples, loops)
     run = _Measured(
@@ -124,8 +123,8 @@ def _summarise(
         ),
     )
     anytime = run.certainty.anytime
-    arms = _arms(info)
-    rows = [_row(run, arm, arms, run.samples.get(arm["arm"], samples.iloc[:0])) for arm in arms]
+    arms = _ordered_arms(info)
+    rows = [_arm_row(run, arm, arms, run.samples.get(arm["arm"], samples.iloc[:0])) for arm in arms]
     _add_alpha_leviathan(rows, run.samples)
     rows = plain(rows)
     dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
@@ -174,7 +173,7 @@ def _summarise(
 
 
 def _with_loop_counts(samples: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFrame:
-    """Return the samples with their number of loops, 0 where none were seen."""
+    """0 where none were seen."""
     if not len(loops) or "arm" not in loops:
         return samples.assign(loop_count=0)
     key = [name for name in (*SEQUENCE, "arm") if name in samples and name in loops]
@@ -182,8 +181,8 @@ def _with_loop_counts(samples: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFram
     return samples.drop(columns="loop_count", errors="ignore").join(counts, on=key).fillna({"loop_count": 0})
 
 
-def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
-    """Return the identity of every arm, by sampling, ArS first, then by K."""
+def _ordered_arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
+    """By sampling, ArS first, then by K."""
     arms = [identity(entry) for entry in info.get("arms") or []]
     for arm in arms:
         if arm["arm"] in (info.get("engine_fallbacks") or {}):
@@ -204,12 +203,12 @@ def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
     )
 
 
-def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.DataFrame) -> ArmRow:
-    """Return everything about one arm; what needs a baseline is null for the baseline itself."""
+def _arm_row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.DataFrame) -> ArmRow:
+    """What needs a baseline is null for the baseline itself."""
     name = arm["arm"]
     done = finished(own)
     speculative = arm["method"] == "sps"
-    baseline = _baseline(arm, arms, run.samples)
+    baseline = _fastest_ars(arm, arms, run.samples)
     of_engine = own_ars(arm, arms)
     base = None if baseline is None else run.samples[baseline]
     own_baseline = of_engine["arm"] if of_engine is not None and of_engine["arm"] in run.samples else None
@@ -265,7 +264,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "tokens_per_loop": _mean(loops, "emitted"),
         "drafted_per_loop": _mean(loops, "drafted"),
         "nodes_per_loop": _mean(loops, "nodes") if loops is not None and "nodes" in loops else None,
-        "loop_time": None if loops is None else _loop_time(loops),
+        "loop_time": None if loops is None else _mean_phases(loops),
         "verification_rule": run.of_arm("verification_rule", name) if speculative else None,
         "peak_memory_bytes": None if separate else run.of_arm("peak_memory_bytes", name),
         "target_mode": run.of_arm("target_mode", name),
@@ -288,10 +287,10 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
     return row
 
 
-def _baseline(
+def _fastest_ars(
     arm: ArmIdentity, arms: Sequence[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]
 ) -> str | None:
-    """Return the fastest ArS arm of the same sampling and batch; None for itself and where there is none."""
+    """Of the same sampling and batch; None for itself and where there is none."""
     speeds = {}
     for other in arms:
         alike = all(other[name] == arm[name] for name in ("sampling", "batch"))
@@ -313,15 +312,15 @@ def _mean(loops: pd.DataFrame | None, column: str, unit: float = 1.0) -> float |
     return None if loops is None else finite(unit * loops[column].astype("float64").mean())
 
 
-def _loop_time(loops: pd.DataFrame) -> Numbers:
-    """Return mean milliseconds by phase; phases of later versions only where a loop has them."""
+def _mean_phases(loops: pd.DataFrame) -> Numbers:
+    """In milliseconds; phases of later versions only where a loop has them."""
     later = [name for name in _LATER_PHASES if f"{name}_s" in loops and loops[f"{name}_s"].notna().any()]
     phases = (*PHASES[:-1], *later, PHASES[-1])
     return {f"{name}_ms": _mean(loops, f"{name}_s", 1e3) for name in phases}
 
 
 def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
-    """Return ``acceptance_by_name``; without alphas for a beam search, which tests steps and not tokens."""
+    """Without alphas for a beam search, which tests steps and not tokens."""
     acceptance_record = acceptance_by_name(loops, int(arm["k"]))
     if acceptance_record is not None and is_beam(arm):
         for names in (acceptance_record, acceptance_record["macro"]):
@@ -341,7 +340,7 @@ def _add_alpha_leviathan(rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFra
 
 
 def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPart]:
-    """Yield every arm's row for each category, by the same estimators; nothing unless there are several."""
+    """Every arm's row for each, by the same estimators; nothing unless there are several."""
     columns = [samples["category"] for samples in run.samples.values() if "category" in samples]
     named = sorted({str(value) for values in columns for value in values.dropna()})
     categories = [*named, *([None] if any(values.isna().any() for values in columns) else [])]
@@ -351,23 +350,22 @@ def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPar
             values = samples["category"]
             arms[arm] = samples[values.isna() if category is None else values == category]
         examples = {example for samples in arms.values() for example in samples["example_id"]}
-        category_rows = [_category_row(run, row, arms) for row in rows if row["arm"] in arms]
+        category_rows = [_row_of_part(run, row, arms) for row in rows if row["arm"] in arms]
         yield {"category": category, "prompts": len(examples), "rows": category_rows}
 
 
 def _by_turn(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[TurnPart]:
-    """Yield every arm's row for each turn of conversations; nothing where only first turns were asked."""
+    """Every arm's row for each turn of conversations; nothing where only first turns were asked."""
     turns = {arm: samples["turn"].fillna(1) for arm, samples in run.samples.items() if "turn" in samples}
     numbers = sorted({int(turn) for values in turns.values() for turn in values})
     for number in numbers if len(numbers) > 1 else ():
         arms = {arm: run.samples[arm][values == number] for arm, values in turns.items()}
         examples = {example for samples in arms.values() for example in samples["example_id"]}
-        turn_rows = [_category_row(run, row, arms) for row in rows if row["arm"] in arms]
+        turn_rows = [_row_of_part(run, row, arms) for row in rows if row["arm"] in arms]
         yield {"turn": number, "prompts": len(examples), "rows": turn_rows}
 
 
-def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:
-    """Return an arm's row over a part of its samples."""
+def _row_of_part(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:
     samples, baseline = own[row["arm"]], row["baseline"]
     done = finished(samples)
     tokens = int(done["new_tokens"].sum())
@@ -391,7 +389,7 @@ def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) 
 def _diagnostics(
     run: _Measured, rows: Sequence[ArmRow], evidence: pd.DataFrame | None, alarmed: Collection[str]
 ) -> Diagnostics:
-    """Return the parts that explain the rows; each null where it has nothing to say.
+    """What explains the rows; each part null where it has nothing to say.
 
     Times that others disturbed so much that nothing is decided explain nothing. Each row also gets its own
     ``prediction``, null for arms that predict nothing.
@@ -479,7 +477,7 @@ def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[
 
 
 def _labels(run: _Measured) -> Labels:
-    """Return what every table must say of a run."""
+    """What every table must say of a run."""
     info = run.info
     labels: Labels = {
         "task": info.get("task"),
@@ -508,7 +506,7 @@ def _labels(run: _Measured) -> Labels:
     if info.get("engines"):
         labels["engines"] = _engines(run)
     if info.get("gpu"):
-        labels["gpu"] = _gpu(run)
+        labels["gpu"] = _gpu_seen(run)
     models = ((role, (info.get("models") or {}).get(role) or {}) for role in ("target", "draft"))
     if how := {role: str(model["rollback"]) for role, model in models if model.get("rollback")}:
         labels["rollback"] = how
@@ -555,8 +553,8 @@ def other_fallbacks(info: Mapping[str, Any], engine: str) -> list[tuple[str, str
     return [(arm, reason) for arm, reason in fallbacks.items() if reason not in engine]
 
 
-def _gpu(run: _Measured) -> GpuSeen:
-    """Return the device, and what the driver said of it as each finished sequence ended."""
+def _gpu_seen(run: _Measured) -> GpuSeen:
+    """The device, and what the driver said of it as each finished sequence ended."""
     facts = run.info["gpu"]
     done = [finished(own) for own in run.samples.values()]
     states = [each for own in done for each in own["conditions"] if isinstance(each, Mapping)]
@@ -576,7 +574,7 @@ def _gpu(run: _Measured) -> GpuSeen:
 
 
 def _engines(run: _Measured) -> Engines:
-    """Return what answered for each arm, and where they ran with other settings."""
+    """What answered for each arm, and where they ran with other settings."""
     recorded = run.info["engines"]
     arms = [entry for entry in run.info.get("arms") or [] if entry["arm"] in recorded]
     ran = [PeerRun(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]

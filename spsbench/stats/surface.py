@@ -39,7 +39,7 @@ def surfaces(
 
 
 def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, clean: bool) -> Surface:
-    """Return the surface of one place: a cell for each batch size and K, and where each K pays."""
+    """Of one place: a cell for each batch size and K, and where each K pays."""
     baselines = {str(row["baseline"]): row["batch"] for row in own}
     cells = [_cell(arm, batch, 0, None, by_arm) for arm, batch in baselines.items()]
     cells += [_cell(row["arm"], row["batch"], row["k"], row, by_arm) for row in own]
@@ -61,7 +61,7 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, clean
 def _cell(
     arm: str, batch: int, k: int, row: ArmRow | None, by_arm: Mapping[str, pd.DataFrame]
 ) -> SurfaceCell:
-    """Return one cell: speed, latency, tokens per loop and speedup of one batch size and K."""
+    """Speed, latency, tokens per loop and speedup of one batch size and K."""
     done = finished(by_arm[arm])
     seconds = column(done, "decode_s").sum()
     tokens = column(done, "new_tokens").sum()
@@ -79,7 +79,7 @@ def _cell(
 
 
 def _pays_up_to(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], clean: bool) -> PaysUpTo:
-    """Return up to which batch size a K pays, from the waves of prompts that all its batch sizes share."""
+    """Which batch size, from the waves of prompts that all of a K's batch sizes share."""
     ordered = sorted(rows, key=lambda row: row["batch"])
     sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]
     shared = sorted(set.intersection(*(set(frame.index) for frame in sums)))

@@ -224,7 +224,7 @@ def _time(axes: Axes, measured: Measured) -> bool:
     for index, series in enumerate(measured.series):
         apart = min(_APART, _SPREAD / (2 * len(measured.series)))
         look, shift = style.look(index), (2 * index + 1 - len(measured.series)) * apart
-        points = [(row["k"], *_clocks(measured, row)) for row in series.rows]
+        points = [(row["k"], *_ms_by_clock(measured, row)) for row in series.rows]
         walls = [(k + shift - apart / 2, *wall) for k, wall, _ in points]
         _bars(axes, walls, markerfacecolor=look["color"], **look)
         papers = [(k + shift + apart / 2, *clock) for k, _, clock in points if clock is not None]
@@ -241,8 +241,8 @@ def _bars(axes: Axes, points: list[tuple[float, float, float]], **look: Any) -> 
     axes.errorbar(x, mean, yerr=deviation, elinewidth=0.8, capsize=0, markersize=3.8, lw=1.1, **look)
 
 
-def _clocks(measured: Measured, row: ArmRow) -> tuple[tuple[float, float], tuple[float, float] | None]:
-    """Return (mean, deviation) in ms by the wall and by the paper's clock, for N tokens or one token."""
+def _ms_by_clock(measured: Measured, row: ArmRow) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """(mean, deviation) by the wall and by the paper's clock, for N tokens or one token."""
     sequences = measured.sequences[row["arm"]]
     tokens, wall_s, counts = (
         sequences[name].to_numpy(dtype=np.float64) for name in ("new_tokens", "decode_s", "loops")

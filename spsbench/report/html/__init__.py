@@ -78,10 +78,10 @@ def page(runs: Sequence[tuple[Measured, Gallery]]) -> str:
 
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, keep_trailing_newline=True)
     script = (_HERE / "script.js").read_text(encoding="utf-8")
-    shown = [_run(f"r{number}-", *run) for number, run in enumerate(runs)]
+    shown = [_content_of_run(f"r{number}-", *run) for number, run in enumerate(runs)]
     measured = [run for run, _ in runs]
     return environment.get_template("page.html").render(
-        title=f"{len(shown)} runs side by side" if len(shown) > 1 else _title(measured[0].summary),
+        title=f"{len(shown)} runs side by side" if len(shown) > 1 else _task_and_models(measured[0].summary),
         version=spsbench.__version__,
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -102,8 +102,8 @@ def _comparison(runs: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
-    """Return what the template needs of one run: its sections in report.md's order, results apart."""
+def _content_of_run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
+    """For the template: sections in report.md's order, results apart."""
     from markupsafe import Markup
 
     summary = measured.summary
@@ -113,10 +113,10 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
     return {
         "prefix": prefix,
         "name": measured.name,
-        "title": _title(summary),
+        "title": _task_and_models(summary),
         "synthetic": bool(summary.get("synthetic")),
         "setup": facts.facts(summary, measured.run),
-        "cards": _cards(measured),
+        "cards": _verdict_cards(measured),
         "heading": render(first[1:])[2],
         "results": Markup("").join(html for _, title, html in blocks if title == "Results"),
         "figures": [
@@ -135,14 +135,14 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def _title(summary: Summary) -> str:
-    """Return the task and the models; a badge beside it marks what is synthetic."""
+def _task_and_models(summary: Summary) -> str:
+    """A badge beside it marks what is synthetic."""
     task = wording.title(summary).replace(" (synthetic)", "")
     return ", ".join(filter(None, (task, wording.models(summary))))
 
 
-def _cards(measured: Measured) -> list[dict[str, str]]:
-    """Return the arm of each verdict in large figures; none where others hid the answer."""
+def _verdict_cards(measured: Measured) -> list[dict[str, str]]:
+    """The arm of each verdict in large figures; none where contention hides the answer."""
     rows, cards = {row["arm"]: row for row in measured.summary["rows"]}, []
     for verdict in measured.summary.get("verdict") or []:
         if "leaning" in verdict:

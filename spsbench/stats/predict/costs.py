@@ -127,24 +127,24 @@ def prediction(
     samplings: list[SeriesPrediction] = []
     for group in series(rows):
         predictions = [
-            _arm(row, accepted, group, operations, (replays or {}).get(row["arm"]))
+            _arm_prediction(row, accepted, group, operations, (replays or {}).get(row["arm"]))
             for row in group
             if (accepted := row["acceptance"])
         ]
         if predictions:
             arms += predictions
-            samplings.append(_sampling(group, predictions))
+            samplings.append(_series_prediction(group, predictions))
     return {"arms": arms, "samplings": samplings} if arms else None
 
 
-def _arm(
+def _arm_prediction(
     row: ArmRow,
     acceptance: Acceptance,
     group: Sequence[ArmRow],
     operations: float | None,
     replayed: Estimate | None,
 ) -> ArmPrediction:
-    """Return an arm: ``predicted`` by Leviathan, ``chen`` by Chen and ``residual`` = measured - predicted.
+    """``predicted`` by Leviathan, ``chen`` by Chen and ``residual`` = measured - predicted.
 
     Predicted is the gain over the ArS of the same engine, in whose step c is measured.
     """
@@ -179,8 +179,8 @@ def _arm(
     }
 
 
-def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPrediction:
-    """Return best K and curve from alpha and the median c of the arms, and the loop's line in K."""
+def _series_prediction(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPrediction:
+    """Best K and curve from alpha and the median c of the arms, and the loop's line in K."""
     alpha = next((arm["alpha"] for arm in arms if arm["alpha"] is not None), None)
     c = _median([arm["c"] for arm in arms if arm["c"] is not None])
     result: SeriesPrediction = {
@@ -191,7 +191,7 @@ def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPredi
         "best_speedup": None,
         "minimum_gain": None,
         "curve": None,
-        "loop": _line(loop_cost(group), group),
+        "loop": _loop_line(loop_cost(group), group),
     }
     if alpha is None or c is None:
         return result
@@ -208,8 +208,8 @@ def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPredi
     }
 
 
-def _line(cost: LoopCost | None, group: Sequence[ArmRow]) -> LoopLine | None:
-    """Return Figure 1, right: the loop's time against K, whose slope should be the draft's time per token."""
+def _loop_line(cost: LoopCost | None, group: Sequence[ArmRow]) -> LoopLine | None:
+    """Figure 1, right: the loop's time against K, whose slope should be the draft's time per token."""
     if cost is None:
         return None
     drafting = [
@@ -274,16 +274,16 @@ def hindsight(
                 "gain_bound": fixed / oracle,
                 "max_k": widest["k"],
                 "censored": float(np.mean(accepted >= widest["k"])),
-                "adaptive": list(_adaptive(arms, rows, by_arm)),
+                "adaptive": list(_adaptive_gains(arms, rows, by_arm)),
             }
         )
     return gains or None
 
 
-def _adaptive(
+def _adaptive_gains(
     fixed: Sequence[ArmRow], rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]
 ) -> Iterator[AdaptiveGain]:
-    """Yield the arms that differ from those of fixed K only in policy, against the fastest of these."""
+    """Of the arms that differ from those of fixed K only in policy, over the fastest of these."""
     timed = [row for row in fixed if row["ms_per_token"] is not None]
     best = min(timed, key=lambda row: row["ms_per_token"] or 0.0, default=None)
     if best is None:
@@ -314,15 +314,15 @@ def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, Estima
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         of_sampling = [row for row in rows if row["sampling"] == sampling]
         ars = next((row["arm"] for row in of_sampling if row["method"] == "ars"), None)
-        texts = list(_chances(evidence[evidence["arm"] == ars]))
+        texts = list(_acceptance_chances(evidence[evidence["arm"] == ars]))
         arms = {row["arm"]: row["k"] for row in of_sampling if row["method"] == "sps" and not unusual(row)}
         if texts:
             by_arm |= {arm: _tokens_per_loop(texts, k) for arm, k in arms.items()}
     return by_arm
 
 
-def _chances(ars: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
-    """Return (prompt, [n] the chance that each token is accepted) of texts that were read as a whole."""
+def _acceptance_chances(ars: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
+    """(prompt, [n] of each token) of texts that were read as a whole."""
     key = ["example_id", "sample_index"]
     for (prompt, _), text in ars.sort_values([*key, "position"]).groupby(key, sort=False):
         known = text[["log_target", "log_draft"]].to_numpy(dtype=np.float64).T

@@ -93,10 +93,10 @@ def why(
         cost = loop_cost(group)
         slope_ms = None if cost is None or cost.r_squared is None else cost.slope_ms  # two K are no fit
         for row in (row for row in group if row["method"] == "sps" and row["speedup"]):
-            pair = _sums(row, by_arm, loops_by_arm)
+            pair = _sums_of_both(row, by_arm, loops_by_arm)
             if pair is not None:
                 ars, sps = pair
-                if one_launch(row, *(each for each in rows if each["arm"] == _baseline(row))):
+                if one_launch(row, *(each for each in rows if each["arm"] == _own_baseline(row))):
                     ars, sps = ars.with_samples(), sps.with_samples()
                 entries.append(explain(row, ars, sps, slope_ms))
     return entries or None
@@ -124,7 +124,7 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
     return {
         **identity(row),
         "lossless": row.get("lossless", True),
-        "baseline": _baseline(row),
+        "baseline": _own_baseline(row),
         "speedup": speedup,
         "factors": factors,
         "binding": binding["name"],
@@ -135,11 +135,11 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
     }
 
 
-def _sums(
+def _sums_of_both(
     row: ArmRow, by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
 ) -> tuple[ArmSums, ArmSums] | None:
-    """Return totals of the baseline and of the arm; None if a loop or its accepted tokens were not seen."""
-    baseline = _baseline(row)
+    """Of the baseline and of the arm; None if a loop or its accepted tokens were not seen."""
+    baseline = _own_baseline(row)
     if baseline is None:
         return None
     names = (baseline, row["arm"])
@@ -156,8 +156,8 @@ def _sums(
     return (ars, sps) if usable else None
 
 
-def _baseline(row: ArmRow) -> str | None:
-    """Return the ArS by whose steps a loop is explained: its own engine's."""
+def _own_baseline(row: ArmRow) -> str | None:
+    """The ArS by whose steps a loop is explained: its own engine's."""
     return row.get("own_baseline") or row["baseline"]
 
 
@@ -166,7 +166,7 @@ _Measured = tuple[str, float, dict[str, float]]
 
 
 def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
-    """Return the factors from K+1 tokens to those that a loop adds to the output."""
+    """From K+1 tokens to those that a loop adds to the output."""
     independent = expected_tokens(sps.alpha, k)
     emitted = sps.tokens / sps.loops
     return [
@@ -177,7 +177,7 @@ def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
 
 
 def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
-    """Return the factors from one target step a loop to a loop's time over that of an ArS token."""
+    """From one target step a loop to a loop's time over that of an ArS token."""
     step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
     target = ars.verify_s / ars.loops
     drafting = sps.draft_s / sps.loops

@@ -89,7 +89,7 @@ def weak_baseline(ceiling: Ceiling | None) -> float | None:
 
 
 def _forward_bytes(model: Mapping[str, Any]) -> float | None:
-    """Return the weight bytes that one forward reads, as given, or all parameters at the dtype's width."""
+    """Of the weights that one forward reads, as given, or all parameters at the dtype's width."""
     if model.get("forward_bytes") is not None:
         return float(model["forward_bytes"])
     width = _WIDTHS.get(str(model.get("dtype")))
@@ -112,10 +112,10 @@ def _arm(
     """
     batch, ms = row["batch"], row["ms_per_token"]
     assert ms is not None
-    ars = (sizes["target"] + _more_experts(experts, batch)) / batch + kv["target"] * context
+    ars = (sizes["target"] + _further_expert_bytes(experts, batch)) / batch + kv["target"] * context
     read: float | None = ars if row["method"] == "ars" else None
     if row["method"] == "sps" and sizes["draft"] is not None and row["tokens_per_loop"]:
-        block = (sizes["target"] + _more_experts(experts, batch * (row["k"] + 1))) / batch
+        block = (sizes["target"] + _further_expert_bytes(experts, batch * (row["k"] + 1))) / batch
         drafting = row["draft_forwards"] * (sizes["draft"] / batch + kv["draft"] * context)
         read = (drafting + block + kv["target"] * context) / row["tokens_per_loop"]
     ars_floor = None if bandwidth is None else 1e3 * ars / bandwidth
@@ -132,8 +132,8 @@ def _arm(
     }
 
 
-def _more_experts(experts: Mapping[str, Any] | None, rows: int) -> float:
-    """Return the bytes of experts that so many rows read beyond those of one row."""
+def _further_expert_bytes(experts: Mapping[str, Any] | None, rows: int) -> float:
+    """That so many rows read beyond those of one row."""
     if not experts:
         return 0.0
     one, block = (union_share(experts["count"], experts["per_token"], n) for n in (1, rows))
@@ -141,7 +141,7 @@ def _more_experts(experts: Mapping[str, Any] | None, rows: int) -> float:
 
 
 def _mean_context(samples: pd.DataFrame) -> float:
-    """Return the tokens in the cache when a token is generated, on average over the tokens."""
+    """Tokens in the cache when a token is generated."""
     done = finished(samples)
     lengths = done["new_tokens"].astype("float64")
     if not lengths.sum():

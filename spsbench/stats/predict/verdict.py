@@ -67,7 +67,7 @@ def verdicts(
 
 
 def _common_axes(row: ArmRow) -> tuple[str, int]:
-    """Return what arms must have in common to be compared with one baseline."""
+    """Those that arms must share to be compared with one baseline."""
     place = axes(row)
     return place["sampling"], place["batch"]
 
@@ -80,7 +80,7 @@ def _verdict(
     factors: ArmFactors | None,
     certainty: Certainty,
 ) -> SpeedVerdict:
-    """Return the verdict on one sampling and batch size: the best arm against ArS and the other arms."""
+    """On one sampling and batch size: the best arm against ArS and the other arms."""
     best = next(row for row in arms if row["arm"] == name)
     ars = str(best["baseline"])
     others = [row for row in arms if row["arm"] in rated and row["arm"] != name]
@@ -96,7 +96,7 @@ def _verdict(
         "prompts": int(best["paired_prompts"] or 0),
         "speedup": rated[name],
         "end_to_end": best["end_to_end_speedup"],
-        "others": [_speedup_against(row, by_arm[row["arm"]], by_arm[name], certainty) for row in others],
+        "others": [_gain_of_fastest(row, by_arm[row["arm"]], by_arm[name], certainty) for row in others],
         "elsewhere": elsewhere,
         "binding": None if factors is None else factors["binding"],
         "break_even": None if factors is None else factors["break_even"],
@@ -121,10 +121,10 @@ def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outc
     return "pays" if low > 1.0 else "unclear"
 
 
-def _speedup_against(
+def _gain_of_fastest(
     other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, certainty: Certainty
 ) -> AgainstBest:
-    """Return how much faster the fastest arm is than another, paired."""
+    """Over another arm, paired."""
     gain = certainty.speedup(samples, fastest)
     slower = gain is not None and gain["low"] is not None and gain["low"] > 1.0
     return {**identity(other), "gain": gain, "slower": slower}
@@ -133,7 +133,7 @@ def _speedup_against(
 def _chosen_elsewhere(
     ars: str, samples: Mapping[str, pd.DataFrame], certainty: Certainty
 ) -> ChosenElsewhere | None:
-    """Return what choosing an arm on one half of the prompts gave on the other half, both ways, over ArS.
+    """What choosing an arm on one half of the prompts gave on the other half, both ways, over ArS.
 
     ArS is one of the arms that may be chosen, first where it is as fast as another.
     """
