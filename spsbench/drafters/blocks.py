@@ -76,7 +76,6 @@ class PathModel(_Context):
 
     @property
     def length(self) -> int:
-        """Number of tokens read."""
         return self._length
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
@@ -125,7 +124,6 @@ class PathDrafter(EagleDrafter):
         return super().draft(tokens, min(k, self._most), u)
 
     def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
-        """See ``forced.forced_drafts``."""
         found = by_chain(self, text, min(k, self._most))
         rest = ((0, 0), (0, k - found.ratios.shape[1]))
         return ForcedDrafts(np.pad(found.ratios, rest), found.drafted)

@@ -57,7 +57,6 @@ class EagleModel:
 
     @property
     def length(self) -> int:
-        """Number of tokens read."""
         return self._read
 
     def begin(self, prompt: Sequence[int]) -> Tensor:

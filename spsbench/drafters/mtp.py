@@ -191,7 +191,6 @@ def assistant_suits(options: Options, target: ModelSource) -> None:
 
 
 def build_assistant(options: Options, context: Context) -> AssistantDrafter:
-    """Build the drafter of an assistant's folder."""
     target, hidden = context.target, context.hidden
     if hidden is None or not isinstance(target, TorchLM):
         raise UsageError(

@@ -106,7 +106,6 @@ class SequenceCounts:
         self._counts: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
 
     def append(self, token: int) -> None:
-        """Count a token after the others."""
         for context in self._contexts():
             self._counts[context][token] += 1
         self.tokens.append(token)
@@ -164,7 +163,6 @@ class NgramDrafter:
         self._count(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Sample k tokens, each from its own row."""
         self._count(tokens)
         recent = self._context(tokens)
         picks, own_rows = [], []

@@ -165,7 +165,6 @@ def is_derivable(rule: str) -> bool:
 
 
 def build_rule(spec: Spec) -> Rule:
-    """Build a rule from its spec."""
     kind = rule_kind(spec.name)
     return kind.build(kind.settled(spec))
 
@@ -251,7 +250,6 @@ policy_kind = POLICIES.find
 
 
 def build_policy(spec: Spec) -> Policy:
-    """Build a policy from its spec."""
     kind = policy_kind(spec.name)
     return kind.build(kind.settled(spec))
 
@@ -372,11 +370,9 @@ class DrafterKind(OptionedKind):
         return options
 
     def needs_of(self, spec: Spec) -> frozenset[str]:
-        """Return what it needs with a spec's options; see ``needs``."""
         return self.needs if self.needs_by is None else self.needs_by(self._unchecked_options(spec))
 
     def content_of(self, spec: Spec) -> str | None:
-        """Return what a spec's options read from files; see ``content``."""
         return None if self.content is None else self.content(self._unchecked_options(spec))
 
     def read_again(
@@ -401,7 +397,6 @@ class DrafterKind(OptionedKind):
         )
 
     def outlives(self, spec: Spec) -> bool:
-        """Return whether it remembers earlier sequences; see ``remembers``."""
         return self.remembers(self._unchecked_options(spec))
 
     def require_target(self, spec: Spec, target: ModelSource) -> None:

@@ -52,7 +52,6 @@ class SuffixAutomaton:
         self._last = 0
 
     def extend(self, token: int) -> None:
-        """Append one token."""
         self.text.append(token)
         state = self._new(self._length[self._last] + 1, len(self.text), {})
         at = self._last

@@ -80,7 +80,6 @@ def _read_once(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> Trained
 
 
 def states(options: Options, layers: int) -> States:
-    """See ``DrafterKind.states``."""
     return _read_named_folder(options).states_of(layers)
 
 
@@ -104,7 +103,6 @@ def suits(options: Options, target: ModelSource) -> None:
 
 
 def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | HeadTreeDrafter:
-    """Build the drafter of a trained draft's folder, for chains or trees."""
     target = context.target
     hidden = context.hidden
     draft = _read_named_folder(options)

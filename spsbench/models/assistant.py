@@ -123,7 +123,6 @@ def _class(config: Any) -> Any:
 
 
 def require_target(folder: Path, config: Any, target: Any, flag: str) -> None:
-    """Refuse a target that an assistant was not made for, by both configurations."""
     text, own = text_config(target), config.get_text_config()
     pairs = [
         ("backbone_hidden_size", config.backbone_hidden_size, text.hidden_size),
@@ -189,7 +188,6 @@ class AssistantModel:
 
     @property
     def length(self) -> int:
-        """Number of tokens read."""
         return self._length
 
     def begin(self, prompt: Sequence[int]) -> Tensor:

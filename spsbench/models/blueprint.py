@@ -96,7 +96,6 @@ class Blueprint:
 
     @property
     def layer_entries(self) -> int:
-        """Number of entries of a layer's matrices."""
         attention = (self.heads + self.kv_heads) * self.head_dim
         return self.hidden * (2 * attention + (3 if self.family.gated else 2) * self.intermediate)
 
@@ -111,7 +110,6 @@ class NotCovered(Exception):
 
 
 def blueprint_of(config: Any) -> Blueprint:
-    """Return the blueprint of a decoder's configuration."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise NotCovered(f"the architecture {config.model_type} is not covered")

@@ -124,13 +124,11 @@ class FeatureRows:
             self._rows.narrow(0, start, n).narrow(1, place * width, width).copy_(part)
 
     def move(self, start: int, columns: Tensor) -> None:
-        """Move rows to ``start`` and after it."""
         if not len(columns):
             return
         self._rows.narrow(0, start, len(columns)).copy_(self._rows.index_select(0, columns))
 
     def read(self, start: int, end: int, states: States) -> Tensor:
-        """See ``HiddenStates.features``."""
         return columns_of(self.states, states, self._rows.narrow(0, start, end - start))
 
 

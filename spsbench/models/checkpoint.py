@@ -45,8 +45,6 @@ _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "BF16": np.dtype("<
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a file."""
-
     file: Path
     kind: str
     shape: tuple[int, ...]

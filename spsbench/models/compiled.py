@@ -127,13 +127,11 @@ class StretchOutputs:
 
 
 class Program:
-    """A graph of layers, compiled."""
-
     def __init__(self, graph: LayerGraph, compiled: Callable[..., Any]) -> None:
-        self._graph, self._compiled_forwards = graph, compiled
+        self._graph, self._compiled = graph, compiled
 
     def of(self, layers: Sequence[LayerGraph]) -> Program:
-        return Program(self._graph.of(layers), self._compiled_forwards)
+        return Program(self._graph.of(layers), self._compiled)
 
     def run(self, states: Tensor, given: Mapping[str, Any]) -> StretchOutputs | None:
         """Run the layers; None for another call than was traced."""
@@ -144,7 +142,7 @@ class Program:
         rows = itertools.chain.from_iterable(layer.extended(states.shape[1]) for layer in held)
         RUNNING.experts = graph.experts
         try:
-            outputs = self._compiled_forwards(states.contiguous(), *tensors, *rows, *graph.weights)
+            outputs = self._compiled(states.contiguous(), *tensors, *rows, *graph.weights)
         finally:  # a model is not kept by the last of its layers that ran
             del RUNNING.experts
         return StretchOutputs(outputs, given, held)

@@ -28,8 +28,6 @@ _UNKNOWN_ARCHITECTURE = ("is not supported yet", "Unknown gguf model_type")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a converted folder was made from."""
-
     file: str
     sha256: str
     weights: str  # how they were stored, e.g. ``Q4_1`` or ``F16``
@@ -41,15 +39,12 @@ class Origin:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """Return what a folder was converted from; None if it was not converted."""
     file = folder / _ORIGIN
     return Origin(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a GGUF file says of its weights."""
-
     weights: str  # how they are stored, e.g. ``Q4_1``
     parameters: int
 
@@ -103,7 +98,6 @@ def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None
 
 
 def _write_float32(location: str, folder: Path) -> None:
-    """Write a GGUF file's model in float32 as transformers saves it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint

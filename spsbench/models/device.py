@@ -174,7 +174,6 @@ class Gpu:
 
     @classmethod
     def of(cls, device: torch.device) -> Gpu | None:
-        """Return the GPU of a device; None for a CPU or another accelerator."""
         if device.type != "cuda":
             return None
         board = board_of(uuid_of(device))
@@ -198,7 +197,6 @@ class Gpu:
         return self.board.of_sequence() if isinstance(self.board, NvmlBoard) else {}
 
     def watched(self) -> AbstractContextManager[None]:
-        """See ``gpu_watched``."""
         return gpu_watched(self.board)
 
     def state(self) -> dict[str, float | None]:

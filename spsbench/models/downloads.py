@@ -68,8 +68,6 @@ class RemoteFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository at a commit, with all its files."""
-
     name: str
     commit: str
     files: Mapping[str, RemoteFile]
@@ -106,7 +104,6 @@ _asked: dict[tuple[str, ...], Repository] = {}
 
 
 def forget() -> None:
-    """Ask again for every repository."""
     _asked.clear()
 
 
@@ -282,7 +279,6 @@ def local_weights(folder: Path) -> list[Path]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether all weights of a model are in a folder."""
     files = local_weights(folder)
     return bool(files) and all(file.is_file() for file in files)
 

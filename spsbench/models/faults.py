@@ -33,7 +33,6 @@ def _torch_error(name: str) -> tuple[type[BaseException], ...]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was short, on the host or on a device."""
     return any(
         isinstance(cause, (MemoryError, *_torch_error("OutOfMemoryError")))
         or (isinstance(cause, RuntimeError) and _WITHOUT_MEMORY.search(str(cause)) is not None)

@@ -519,7 +519,6 @@ def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> H
 
 
 def load_heads(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Heads:
-    """Load Medusa heads over their target's backend; see ``load_chain``."""
     assert draft.kind == MEDUSA
     heads: Heads = _attached(draft, target, bits, flag)
     return heads

@@ -49,7 +49,6 @@ class WebPage(OSError):
 
 
 def forget() -> None:
-    """Ask every hub again, whatever happened before."""
     _reached.clear()
     _left_alone.clear()
     _replaced.clear()
@@ -143,7 +142,6 @@ def failure_of(error: BaseException) -> UnavailableError | None:
 
 
 def require_room(needed_bytes: int, what: str, flag: str) -> None:
-    """Refuse to begin what the disk of the hub's cache has no room for."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE)

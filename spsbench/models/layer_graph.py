@@ -128,7 +128,6 @@ class LayerGraph:
 
 
 def are_alike(given: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether two calls of layers have the same arguments."""
     return given.keys() == others.keys() and all(map(_is_one, given.values(), map(others.get, given)))
 
 

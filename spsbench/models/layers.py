@@ -24,7 +24,6 @@ def by_layer(text: Any, name: str) -> list[Any]:
 
 
 def layer_count(text: Any) -> int:
-    """Return how many layers a text configuration has; 0 where it does not say."""
     return int(getattr(text, "num_hidden_layers", None) or 0)
 
 

@@ -417,7 +417,6 @@ def _over_onnx(
     reference: Callable[[], TorchLM],
     dtype: str,
 ) -> OnnxModel:
-    """Build the model over ONNX Runtime from stored weights."""
     size = threads or suitable_threads(stored.parameters)
     bits = Precision(dtype).bits
     if border is not None:
@@ -426,7 +425,6 @@ def _over_onnx(
 
 
 def weights_folder(source: ModelSource, flag: str = "--target") -> Path:
-    """Return the folder of a model's weights, fetched from the hub if need be."""
     fetch_weights({flag: source})
     folder = files_of(source.location, source.commit)
     assert folder is not None, "a model that was found has its configuration here"
@@ -474,7 +472,6 @@ def weights_bytes(config: Any, dtype: str) -> int:
 
 
 def require_weights_fit(models: dict[str, Any], dtype: str, device: torch.device) -> None:
-    """Refuse configurations whose weights do not fit on the device together."""
     needed = sum(weights_bytes(config, dtype) for config in models.values())
     remedy = "Choose smaller models, --dtype bfloat16, or another --device."
     require_free(needed, device, "the weights", next(iter(models)), remedy)
@@ -489,7 +486,6 @@ def random_model(
     threads: int | None = None,
     seed: int = 0,
 ) -> CausalLM:
-    """Return a model of that configuration with the initial weights of its architecture."""
     precision = Precision(dtype)
     if backend == INDUCTOR:
         require_compilable(config, precision.quantise, config.model_type)

@@ -84,7 +84,6 @@ def _of_hub(model: ModelRef, flag: str) -> Path:
 
 
 def require_located(pair: PairConfig) -> None:
-    """Refuse a pair of which a model is not there."""
     stated_config(pair.target, "--target")
     stated_config(pair.draft, "--draft")
 

@@ -66,7 +66,6 @@ def forward_bytes(model: Any, rows: int = 1) -> int:
 
 
 def experts_of(model: Any) -> Experts | None:
-    """Return the routed experts of a model; None if it has none."""
     config = text_config(model.config)
     count = _first_known(config, _EXPERT_COUNTS)
     per_token = _first_known(config, _EXPERTS_PER_TOKEN)
@@ -330,7 +329,6 @@ def require_memory(
     device: torch.device,
     backend: str,
 ) -> None:
-    """Refuse a pair, or a target alone, whose weights do not fit on the device."""
     names = target.name if draft is None else f"{target.name} and {draft.name}"
     weights_of(target, draft, dtypes, device, backend).require(names, device, backend)
 

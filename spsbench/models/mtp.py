@@ -511,7 +511,6 @@ class MtpModel:
 
     @property
     def length(self) -> int:
-        """Number of tokens read."""
         return len(self._ids)
 
     def begin(self, prompt: Sequence[int]) -> Tensor:

@@ -166,7 +166,6 @@ def load_pair(
     placement: Placement | None = None,
     ranks: Ranks | None = None,
 ) -> Pair:
-    """Load both models, or the draft beside a loaded target; each passes its self-test."""
     split = 1 if ranks is None else ranks.size
     fitting_weights(source, dtypes, device, backend, placement, split=split)
     fetch_weights({"--target": source.target, "--draft": source.draft})

@@ -194,7 +194,6 @@ class PlacedLM(TorchLM):
 
 
 def _read_map(path: Path) -> Modules:
-    """Read a device map from a JSON file: devices by the names of modules."""
     try:
         content = json.loads(read_file(path))
     except OSError as error:

@@ -180,8 +180,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class RenamedWeights(StoredWeights):
-    """Stored weights under other names."""
-
     def __init__(self, stored: StoredWeights, names: Mapping[str, str]) -> None:
         self._stored = stored
         self._name_in_file: dict[str, str] = {}

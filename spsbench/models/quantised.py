@@ -36,8 +36,6 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """How the matrices of a loaded model were quantised."""
-
     bits: str  # ``int8`` or ``int4``
     by: str
     scheme: str
@@ -54,7 +52,6 @@ def described(quantise: str) -> str:
 
 
 def quantised_of(model: Any) -> Quantised | None:
-    """Return how a model was quantised here; None if it was not."""
     quantised: Quantised | None = getattr(model, _MARK, None)
     return quantised
 

@@ -169,8 +169,6 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model that was found: location, configuration and tokenizer."""
-
     name: str
     location: str  # a folder or a hub id, as ``from_pretrained`` takes it
     revision: str | None
@@ -199,7 +197,6 @@ class ModelSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a local folder, not a hub model."""
         return Path(self.location).is_dir()
 
     @property

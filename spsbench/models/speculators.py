@@ -111,7 +111,6 @@ def read_speculators(published: Published) -> TrainedDraft | None:
 
 
 def layer_settings(published: Published) -> Mapping[str, Any]:
-    """Return the configuration of a folder's decoder layers."""
     layer = published.config.get(LAYER)
     if not isinstance(layer, dict):
         raise published.damage(f"has no {LAYER} in its {CONFIG}")
@@ -119,7 +118,6 @@ def layer_settings(published: Published) -> Mapping[str, Any]:
 
 
 def verifier_of(published: Published, hidden: int, vocab_size: int) -> MadeFor:
-    """Return the target that a folder names."""
     told = published.config.get("speculators_config")
     verifier = told.get("verifier") if isinstance(told, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else None

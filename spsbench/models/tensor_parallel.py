@@ -275,7 +275,6 @@ def require_splittable(source: ModelSource, size: int) -> None:
 
 
 def load_split(source: ModelSource, dtype: str, vocab_size: int, flag: str, ranks: Ranks) -> SplitLM:
-    """Load this process's slices of a target, in all processes at once."""
     from transformers.distributed import DistributedConfig
 
     with ranks.together("loading"):

@@ -112,7 +112,6 @@ def _names_otherwise(causal: Any, config: Any) -> bool:
 
 
 def has_towers(config: Any) -> bool:
-    """Return whether a configuration has, beside a decoder of text, parts for something else."""
     return not config.is_encoder_decoder and config.get_text_config() is not config
 
 
@@ -259,5 +258,4 @@ def _embeddings(model: Any, which: str) -> Any:
 
 
 def is_of_tower(name: str, left_out: Sequence[str]) -> bool:
-    """Return whether a stored tensor is a weight of a part that was cut."""
     return any(f".{part.rpartition('.')[2]}." in f".{name}" for part in left_out)

@@ -303,7 +303,6 @@ class BodyOnce:
 
     @property
     def was_run(self) -> bool:
-        """Whether the body's output is there."""
         return self._output is not None
 
     @contextmanager

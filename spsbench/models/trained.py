@@ -48,8 +48,6 @@ _SETTINGS_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MadeFor:
-    """The target that a draft was trained for."""
-
     name: str
     hidden: int
     vocab_size: int
@@ -162,7 +160,6 @@ class TrainedDraft:
         return np.sort(self.vocabulary[self.vocabulary < vocab_size])
 
     def require_target(self, hidden: int, vocab_size: int, embedding: str, flag: str) -> None:
-        """Refuse a target that the draft was not made for."""
         made = self.target
         pairs = (
             ("hidden states of width", made.hidden, hidden),
@@ -286,7 +283,6 @@ def require_consistent(draft: TrainedDraft, flag: str) -> None:
 
 
 def layer_config(draft: TrainedDraft) -> Any:
-    """Return the Hugging Face configuration of its decoder layers."""
     return config_of_layers(draft.config or {})
 
 

@@ -41,7 +41,6 @@ def require_complete(missing: Sequence[str], name: str, flag: str) -> None:
 
 
 def require_head(source: ModelSource, stored: StoredWeights, flag: str) -> None:
-    """Refuse a checkpoint without a head of its own whose configuration does not tie it to the embedding."""
     if HEAD not in stored and not is_tied(source.config):
         require_complete([HEAD], source.name, flag)
 

@@ -42,8 +42,6 @@ class TransferWatcher(Protocol):
 
 
 class _Silent(TransferWatcher):
-    """Notifies nobody."""
-
     def said(self, message: str) -> None: ...
 
     def warned(self, message: str) -> None: ...
@@ -157,7 +155,6 @@ def free_bytes(folder: Path) -> int:
 
 
 def require_disk(needed: int, what: str) -> None:
-    """Refuse to begin if the cache's disk has not ``needed`` bytes of room."""
     folder = cache_dir()
     if (free := free_bytes(folder)) < needed:
         why = f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free."

@@ -129,7 +129,6 @@ class Bounded(HTTPAdapter):  # type: ignore[misc]  # requests has no types
         self._response = partial(_Response, ends=ends, most=most, late=late, long=long)
 
     def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
-        """See ``HTTPAdapter``; also through a proxy."""
         pool = super().get_connection_with_tls_context(*args, **kwargs)
         pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": self._response})
         return pool

@@ -74,7 +74,6 @@ def receive(part: HubFile) -> None:
 
 
 def _continue(part: HubFile) -> None:
-    """Receive what is missing of a file."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
