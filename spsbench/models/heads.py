@@ -117,7 +117,7 @@ class Heads(Protocol):
 class TorchChain(HeadChain):
     _norm: nn.Module = nn.Identity()  # between a predicted feature and the output head
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
+    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
         self._table = target.model.get_input_embeddings().weight
         width = self._table.shape[1]
         self._fc = Product(_read(draft, "fc.weight", (width, 2 * width), target))
@@ -168,7 +168,7 @@ class Eagle3Chain(TorchChain):
     norms and ``fc``.
     """
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
+    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM) -> None:
         self.reads = draft.states_of(target.layers)
         self._stored: StoredWeights | None = None
         if OWN_EMBEDDING in draft.stored:
@@ -223,8 +223,8 @@ class Eagle3Chain(TorchChain):
 class PEagleChain(Eagle3Chain):
     """A P-EAGLE head: places whose token is not known yet read a mask token and a learned state instead."""
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
-        super().__init__(draft, target, bits)
+    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM) -> None:
+        super().__init__(draft, target)
         self._mask = torch.tensor([draft.extra["mask_token_id"]], device=target.device)
         hidden = _read(draft, MASK_HIDDEN, draft.stored.shape(MASK_HIDDEN), target)
         self._masked = self.combined(hidden.view(1, -1))
@@ -245,7 +245,7 @@ class PEagleChain(Eagle3Chain):
 
 
 class TorchHeads:
-    def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
+    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
         self.count = draft.heads
         width = target.embedding_shape[1]
         names = [f"heads.{number}" for number in range(draft.heads)]
@@ -265,7 +265,7 @@ class TorchHeads:
 class OwnHeads:
     """Medusa heads as their authors write them, each under an output head of its own; by torch."""
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
+    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM) -> None:
         self.count, blocks = draft.heads, int(draft.extra["blocks"])
         width, size = draft.target.hidden, draft.target.vocab_size
         self._used = target.vocab_size
@@ -497,18 +497,14 @@ class _MedusaBuilder(Builder):
         )
 
 
-_CLASSES: dict[str, tuple[Any, Any]] = {
-    EAGLE: (OnnxChain, TorchChain),
-    EAGLE3: (Eagle3Chain, Eagle3Chain),
-    PEAGLE: (PEagleChain, PEagleChain),
-    MEDUSA: (OnnxHeads, TorchHeads),
+_OVER_TORCH: dict[str, Any] = {
+    EAGLE: TorchChain,
+    EAGLE3: Eagle3Chain,
+    PEAGLE: PEagleChain,
+    MEDUSA: TorchHeads,
 }
-"""By kind, over ONNX Runtime and over torch."""
-
-
-def _classes_of(draft: TrainedDraft) -> tuple[Any, Any]:
-    is_own = draft.kind == MEDUSA and draft.writer == AUTHORS
-    return (OwnHeads, OwnHeads) if is_own else _CLASSES[draft.kind]
+_OVER_ONNX: dict[str, Any] = {EAGLE: OnnxChain, MEDUSA: OnnxHeads}
+"""Of those of ``spsbench distill``, which can be rounded; torch computes the others beside such a target."""
 
 
 def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> HeadChain:
@@ -534,8 +530,9 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
     key = (str(draft.folder.resolve()), bits, draft.conventions)
     if key in target.attached:
         return target.attached[key]
-    over_onnx, over_torch = _classes_of(draft)
-    if bits and (over_onnx is over_torch or not isinstance(target, OnnxLM)):
+    is_own = draft.kind == MEDUSA and draft.writer == AUTHORS
+    over_onnx = None if is_own or not isinstance(target, OnnxLM) else _OVER_ONNX.get(draft.kind)
+    if bits and over_onnx is None:
         raise UsageError(
             f"bits={bits} rounds eagle and medusa heads of spsbench distill over onnxruntime; this is"
             f" {draft.kind} over {target.backend}.",
@@ -544,9 +541,11 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
         )
     try:
         with torch.inference_mode():
-            target.attached[key] = (over_onnx if isinstance(target, OnnxLM) else over_torch)(
-                draft, target, bits
-            )
+            if over_onnx is not None:
+                target.attached[key] = over_onnx(draft, target, bits)
+            else:
+                over_torch: Any = OwnHeads if is_own else _OVER_TORCH[draft.kind]
+                target.attached[key] = over_torch(draft, target)
     except NotCovered as reason:
         raise UsageError(
             f"{draft.folder} cannot be built over onnxruntime: {reason}.",

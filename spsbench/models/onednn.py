@@ -15,7 +15,8 @@ def has_kernels() -> bool:
 
 
 def can_be_laid_out(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.numel() > 0
+    is_one = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.numel() > 0
+    return is_one and has_kernels()
 
 
 def laid_out(weight: Tensor) -> nn.Parameter:
@@ -59,7 +60,7 @@ class Product:
         self.nbytes = weight.nbytes + (0 if bias is None else bias.nbytes)
         self.dtype = weight.dtype
         self._bias = bias
-        self._is_laid_out = has_kernels() and can_be_laid_out(weight)
+        self._is_laid_out = can_be_laid_out(weight)
         self._weight = laid_out(weight) if self._is_laid_out else weight
 
     def __call__(self, states: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from spsbench.models.attention import group_queries
 from spsbench.models.body import head_of
-from spsbench.models.onednn import can_be_laid_out, has_kernels, laid_out, product
+from spsbench.models.onednn import can_be_laid_out, laid_out, product
 from spsbench.models.packed_experts import experts_in, pack_experts, unpack_experts
 
 _ROUNDING = 2.0**-5
@@ -137,8 +137,6 @@ def pack_called(net: nn.Module) -> None:
 
 def _packable_layers(model: nn.Module, head: Any) -> Iterator[nn.Linear]:
     """Those that own their weights, and a plain head."""
-    if not has_kernels():
-        return
     users: dict[int, int] = {}
     for part in model.modules():
         for weight in part.parameters(recurse=False):

@@ -164,7 +164,7 @@ def test_a_layout_that_computes_otherwise_is_taken_back(
 def test_other_precisions_and_processors_keep_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pack_layers(tiny("llama").float()) == 0
     assert pack_layers(tiny("llama").half()) == 0
-    monkeypatch.setattr(packed, "has_kernels", lambda: False)
+    monkeypatch.setattr(onednn, "has_kernels", lambda: False)
     assert pack_layers(tiny("llama")) == 0
 
 
