@@ -16,7 +16,7 @@ from spsbench.drafters.registry import Context
 from spsbench.drafters.shape import Shape
 from spsbench.models.block_folders import load_block
 from spsbench.models.blocks import BlockModel, BlockSlots
-from spsbench.models.causal_lm import CausalLM, HiddenStates, States
+from spsbench.models.causal_lm import CausalLM, HiddenStates, OverTarget, States
 from spsbench.models.trained import TrainedDraft
 
 
@@ -24,7 +24,7 @@ class _Context:
     """A block drafter over the states of what its target has read."""
 
     def __init__(self, model: BlockModel, hidden: HiddenStates, states: States, device: torch.device) -> None:
-        self.model, self._hidden, self._states, self._device = model, hidden, states, device
+        self.model, self._hidden, self._states, self.device = model, hidden, states, device
         self._dtype = torch.float32
 
     def block(self, pending: Tensor, before: int, places: int) -> BlockSlots:
@@ -47,30 +47,22 @@ class BlockAhead(_Context):
         self.model.rollback(0)
 
     def rows(self, ids: Sequence[int] | Tensor, start: int, places: int) -> Tensor:
-        pending = torch.as_tensor(ids[start - 1 : start], device=self._device)
+        pending = torch.as_tensor(ids[start - 1 : start], device=self.device)
         return self.block(pending, start - 1, places).all_logits().to(self._dtype)
 
     def forward_bytes(self) -> int:
         return self.model.forward_bytes()
 
 
-class PathModel(_Context):
+class PathModel(_Context, OverTarget):
     """DSpark or DFlash2 as a language model that drafts: one block, whose places read what was drawn before.
 
     To roll back is to forget the block. The context's entries are of decided tokens alone.
     """
 
-    def __init__(
-        self,
-        model: BlockModel,
-        hidden: HiddenStates,
-        states: States,
-        vocab_size: int,
-        context_window: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(model, hidden, states, device)
-        self.vocab_size, self.context_window = vocab_size, context_window
+    def __init__(self, model: BlockModel, target: CausalLM, hidden: HiddenStates, states: States) -> None:
+        OverTarget.__init__(self, target, hidden)
+        _Context.__init__(self, model, hidden, states, target.device)
         self._length = self._place = 0
         self._slots: BlockSlots | None = None
 
@@ -83,13 +75,9 @@ class PathModel(_Context):
         self.model.rollback(0)
         self.rollback(0)
         self._length = len(prompt) - 1
-        return torch.tensor(prompt[-1:], device=self._device)
-
-    def room_behind(self, prompt: Sequence[int]) -> int:
-        return self.context_window - len(prompt)
+        return torch.tensor(prompt[-1:], device=self.device)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``; ``last`` is 1."""
         assert last == 1
         self._length += len(tokens)
         if self._slots is None:
@@ -104,7 +92,6 @@ class PathModel(_Context):
         self._slots, self._place = None, 0
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a block reads."""
         return self.model.forward_bytes()
 
 
@@ -114,7 +101,7 @@ class PathDrafter(EagleDrafter):
     It proposes as many tokens as a block has places, at most, and none after a single token.
     """
 
-    model: PathModel  # type: ignore[assignment]
+    model: PathModel
 
     @property
     def _most(self) -> int:
@@ -144,6 +131,5 @@ def path_drafter(
             remedy="Leave --tree out.",
         )
     model = load_block(draft, target, "--drafter")
-    states = draft.states_of(target.layers)
-    path = PathModel(model, hidden, states, context.vocab_size, target.context_window, context.device)
+    path = PathModel(model, target, hidden, draft.states_of(target.layers))
     return PathDrafter(path, context.sampling, context.device)

@@ -11,17 +11,16 @@ from torch import Tensor
 from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.beam import Node
-from spsbench.decode.protocols import read_prompt
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_chain, by_proposals, chain_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.models.causal_lm import HiddenStates
+from spsbench.models.causal_lm import CausalLM, HiddenStates, OverTarget
 from spsbench.models.heads import HeadChain, Heads, PEagleChain
 from spsbench.models.live_tree import Branches, LiveTree
 
 
-class EagleModel:
+class EagleModel(OverTarget):
     """An EAGLE head (Li et al. 2024) over its target, as a language model that drafts.
 
     Where the target has read a token its feature is the target's own; after that it is what the head
@@ -31,27 +30,14 @@ class EagleModel:
 
     Args:
         chain: the head.
-        hidden: the target's states; the caller has rolled the target back to what was decided.
-        vocab_size: V.
-        context_window: of the target, in tokens.
-        device: where it is.
     """
 
-    def __init__(
-        self,
-        chain: HeadChain,
-        hidden: HiddenStates,
-        vocab_size: int,
-        context_window: int,
-        device: torch.device,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.context_window = context_window
-        self._chain, self._hidden = chain, hidden
+    def __init__(self, chain: HeadChain, target: CausalLM, hidden: HiddenStates) -> None:
+        super().__init__(target, hidden)
+        self._chain = chain
         self._read = 0
         self._true = 0  # how many of the chain's entries use the target's features
-        self.device = device
-        self._nothing = torch.zeros(1, vocab_size, device=device)
+        self._nothing = torch.zeros(1, self.vocab_size, device=self.device)
         self._dtype = torch.float32
         self._predicted = torch.empty(0)
 
@@ -59,14 +45,8 @@ class EagleModel:
     def length(self) -> int:
         return self._read
 
-    def begin(self, prompt: Sequence[int]) -> Tensor:
-        return read_prompt(self, prompt, self.device)
-
-    def room_behind(self, prompt: Sequence[int]) -> int:
-        return self.context_window - len(prompt)
-
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``; ``last`` is 1, and the first token's row is all zeros."""
+        """The first token's row is all zeros."""
         assert last == 1
         new = tokens if self._read else tokens[1:]
         self._read += len(tokens)
@@ -92,7 +72,6 @@ class EagleModel:
         self._chain.rollback(self._true)
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a forward reads."""
         return self._chain.forward_bytes()
 
     def predicted(self) -> Tensor:
@@ -257,7 +236,7 @@ class HeadTreeDrafter(ModelTreeDrafter):
 class EagleDrafter(ModelDrafter):
     """Samples K tokens from an EAGLE head, one after the other; none after a single token."""
 
-    model: EagleModel
+    model: OverTarget
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         return super().draft(tokens, k, u) if len(tokens) > 1 else _nothing(u)

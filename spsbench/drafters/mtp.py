@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.plugins import Options
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.heads import EagleDrafter, EagleModel, EagleTree, HeadTreeDrafter
+from spsbench.drafters.heads import EagleDrafter, HeadTreeDrafter
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import shape_of
-from spsbench.drafters.trained import rows_again, tree_drafter
+from spsbench.drafters.trained import chain_drafter, rows_again
 from spsbench.models.assistant import AssistantModel, load_assistant, read_assistant, require_target
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
@@ -117,7 +116,6 @@ def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
     if recycle == AS_WRITTEN:
         recycle = recycle_of(str(target.config.model_type))
     shape = shape_of(str(options[TREE]), "--tree")
-    given = (hidden, context.vocab_size, target.context_window, context.device)
     if len(modules) > 1:
         if shape is not None:
             raise UsageError(
@@ -125,12 +123,9 @@ def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
                 flag="--tree",
                 remedy="Leave --tree out.",
             )
-        several = MtpModel(modules, recycle, *given)
-        return EagleDrafter(cast(EagleModel, several), context.sampling, context.device)
-    model = EagleModel(MtpChain(modules[0], recycle, target), *given)
-    if shape is None:
-        return EagleDrafter(model, context.sampling, context.device)
-    return tree_drafter(EagleTree(model), shape, options, context)
+        several = MtpModel(modules, recycle, target, hidden)
+        return EagleDrafter(several, context.sampling, context.device)
+    return chain_drafter(MtpChain(modules[0], recycle, target), target, options, context)
 
 
 def _modules(target: TorchLM, folder: Path) -> list[MtpModule]:
@@ -162,7 +157,7 @@ again = partial(rows_again, build)
 class AssistantDrafter(EagleDrafter):
     """Samples K tokens from an assistant, one after the other, all at one position; none after one token."""
 
-    model: AssistantModel  # type: ignore[assignment]
+    model: AssistantModel
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         # What it predicted in the last loop is of tokens that the target has read since.
@@ -200,7 +195,7 @@ def build_assistant(options: Options, context: Context) -> AssistantDrafter:
         )
     loaded = load_assistant(_folder(options), target, _FLAG)
     model = AssistantModel(loaded, target, hidden, str(options["position"]))
-    return AssistantDrafter(cast(EagleModel, model), context.sampling, context.device)
+    return AssistantDrafter(model, context.sampling, context.device)
 
 
 assistant_again = partial(rows_again, build_assistant)

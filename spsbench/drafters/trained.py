@@ -33,7 +33,7 @@ from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.models.block_folders import load_block
 from spsbench.models.causal_lm import LAST, CausalLM, States, text_config
-from spsbench.models.heads import PEagleChain, load_chain, load_heads
+from spsbench.models.heads import HeadChain, PEagleChain, load_chain, load_heads
 from spsbench.models.kinds import AS_WRITTEN, BLOCKS, DFLASH, EAGLE, EAGLE3, MEDUSA, MODEL, OF_HEADS, PEAGLE
 from spsbench.models.reading import read_draft
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
@@ -141,8 +141,16 @@ def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | H
                 remedy=f"Give a depth of at most {ahead.count}.",
             )
         return tree_drafter(AheadTree(ahead, depth), shape, options, context)
-    chain = load_chain(draft, target, bits, _FLAG)
-    model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
+    return chain_drafter(load_chain(draft, target, bits, _FLAG), target, options, context)
+
+
+def chain_drafter(
+    chain: HeadChain, target: CausalLM, options: Options, context: Context
+) -> EagleDrafter | HeadTreeDrafter:
+    """Build the drafter of a chain over its target's states, for chains or trees."""
+    assert context.hidden is not None
+    model = EagleModel(chain, target, context.hidden)
+    shape = shape_of(str(options[TREE]), "--tree")
     if shape is None:
         return EagleDrafter(model, context.sampling, context.device)
     return tree_drafter(EagleTree(model), shape, options, context)

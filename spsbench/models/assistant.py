@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.models.causal_lm import HiddenStates, text_config
+from spsbench.models.causal_lm import HiddenStates, OverTarget, text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import ASSISTANT, AUTHORS, BONUS, WRITTEN
@@ -167,22 +167,20 @@ def load_assistant(folder: Path, target: TorchLM, flag: str) -> Any:
     return target.attached[key]
 
 
-class AssistantModel:
+class AssistantModel(OverTarget):
     """An assistant over its target, as a language model that drafts.
 
     Args:
         assistant: see ``load_assistant``.
-        target: whose cache is read; the caller has rolled it back to what was decided.
-        hidden: the target's states, and how many tokens it has read.
+        target: its cache is read, too.
         position: one of ``CONVENTIONS["position"]``.
     """
 
     def __init__(self, assistant: Any, target: TorchLM, hidden: HiddenStates, position: str) -> None:
-        self._assistant, self._target, self._hidden = assistant, target, hidden
+        super().__init__(target, hidden)
+        self._assistant, self._target = assistant, target
         self._behind = int(position == WRITTEN)
         self._layers = shared_layers(target.config)
-        self.vocab_size, self.context_window = target.vocab_size, target.context_window
-        self.device = target.device
         self._length = 0
         self._predicted: Tensor | None = None
 
@@ -196,11 +194,7 @@ class AssistantModel:
         self._length = len(prompt) - 1
         return torch.tensor(prompt[-1:], device=self.device)
 
-    def room_behind(self, prompt: Sequence[int]) -> int:
-        return self.context_window - len(prompt)
-
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``; ``last`` is 1."""
         assert last == 1
         self._length += len(tokens)
         read = self._hidden.length

@@ -292,6 +292,44 @@ class CausalLM(ABC):
             raise UsageError(f"{layers} layers cannot be taken of {self.layers}.", flag=flag, remedy=remedy)
 
 
+class OverTarget(ABC):
+    """A model that drafts over the states of its target, as a language model of batch size 1.
+
+    Args:
+        target: the caller has rolled it back to what was decided.
+        hidden: its states, and how many tokens it has read.
+    """
+
+    def __init__(self, target: CausalLM, hidden: HiddenStates) -> None:
+        self.vocab_size, self.context_window, self.device = (
+            target.vocab_size,
+            target.context_window,
+            target.device,
+        )
+        self._hidden = hidden
+
+    @property
+    @abstractmethod
+    def length(self) -> int: ...
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        return read_prompt(self, prompt, self.device)
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return self.context_window - len(prompt)
+
+    @abstractmethod
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        """See ``LanguageModel.score``; ``last`` is 1."""
+
+    @abstractmethod
+    def rollback(self, length: int) -> None: ...
+
+    @abstractmethod
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a forward reads."""
+
+
 def text_config(config: Any) -> Any:
     """Return the language model's part of a configuration; for a text-only model the configuration itself."""
     return config if config.is_encoder_decoder else config.get_text_config()

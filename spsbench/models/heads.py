@@ -114,17 +114,10 @@ class Heads(Protocol):
         ...
 
 
-class TorchChain(HeadChain):
-    _norm: nn.Module = nn.Identity()  # between a predicted feature and the output head
+class CachedChain(HeadChain):
+    """A chain by torch, whose entries are in a cache of transformers' layers."""
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
-        self._table = target.model.get_input_embeddings().weight
-        width = self._table.shape[1]
-        self._fc = Product(_read(draft, "fc.weight", (width, 2 * width), target))
-        self._body = _body(draft, target)
-        self._score = _OutputHead(draft, target)
-        self._target: CausalLM = target
-        self._clear_cache()
+    _target: CausalLM
 
     def _clear_cache(self) -> None:
         self._cache = RewindCache()
@@ -134,24 +127,49 @@ class TorchChain(HeadChain):
         return self._cache.length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        feature = self._states(self._inputs(tokens, features))[-1:]
-        return self._score(self._norm(feature)), feature
+        return self._read_of(self._appended(tokens, features)[-1:])
 
     def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
         positions = torch.from_numpy(branches.positions[-len(tokens) :]).to(tokens.device)
         prefix = self.length + len(tokens) - len(branches.positions)
-        mask = additive(branches, prefix, self._target)
-        inputs = self._inputs(tokens, features)
-        predicted = self._states(inputs, position_ids=positions.unsqueeze(0), attention_mask=mask)
-        return self._score(self._norm(predicted)), predicted
+        placed = {
+            "position_ids": positions.unsqueeze(0),
+            "attention_mask": additive(branches, prefix, self._target),
+        }
+        return self._read_of(self._appended(tokens, features, **placed))
 
-    def _states(self, states: Tensor, **placed: Tensor) -> Tensor:
-        inputs = {"inputs_embeds": states.unsqueeze(0), "past_key_values": self._cache, "use_cache": True}
-        states_after: Tensor = self._body(**inputs, **placed).last_hidden_state[0]
-        return states_after
+    @abstractmethod
+    def _appended(self, tokens: Tensor, features: Tensor, **placed: Tensor) -> Tensor:
+        """[n, hidden] states of entries that are appended, with arguments of their attention."""
+
+    @abstractmethod
+    def _read_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, V] logits and [n, hidden] predicted features of states [n, hidden]."""
 
     def rollback(self, length: int) -> None:
         self._cache.rollback(length)
+
+
+class TorchChain(CachedChain):
+    _norm: nn.Module = nn.Identity()  # between a predicted feature and the output head
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
+        self._table = target.model.get_input_embeddings().weight
+        width = self._table.shape[1]
+        self._fc = Product(_read(draft, "fc.weight", (width, 2 * width), target))
+        self._body = _body(draft, target)
+        self._score = _OutputHead(draft, target)
+        self._target = target
+        self._clear_cache()
+
+    def _appended(self, tokens: Tensor, features: Tensor, **placed: Tensor) -> Tensor:
+        states = self._inputs(tokens, features).unsqueeze(0)
+        inputs = {"inputs_embeds": states, "past_key_values": self._cache, "use_cache": True}
+        states_after: Tensor = self._body(**inputs, **placed).last_hidden_state[0]
+        return states_after
+
+    def _read_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        return self._score(self._norm(states)), states
 
     def _inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self._fc(torch.cat([self._table[tokens], features], dim=-1))
@@ -239,7 +257,7 @@ class PEagleChain(Eagle3Chain):
         length = self.length + len(tokens)
         tokens = torch.cat([tokens, self._mask.expand(places - 1)])
         features = torch.cat([features, self._masked.expand(places - 1, -1)])
-        states = self._states(self._inputs(tokens, features))[-places:]
+        states = self._appended(tokens, features)[-places:]
         self.rollback(length)
         return self._score(self._norm(states))
 

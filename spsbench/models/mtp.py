@@ -21,14 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spsbench.decode.protocols import read_prompt
-from spsbench.models.beam_lm import additive
 from spsbench.models.body import body_of, final_norm_in, head_of
-from spsbench.models.causal_lm import LAST, FeatureRows, HiddenStates, skeleton, text_config
+from spsbench.models.causal_lm import (
+    LAST,
+    CausalLM,
+    FeatureRows,
+    HiddenStates,
+    OverTarget,
+    skeleton,
+    text_config,
+)
 from spsbench.models.checkpoint import Checkpoint
-from spsbench.models.heads import HeadChain
+from spsbench.models.heads import CachedChain
 from spsbench.models.kinds import POST
-from spsbench.models.live_tree import Branches
 from spsbench.models.onednn import Product
 from spsbench.models.packed import fitted, stored_weight
 from spsbench.models.recurrent import cache_of
@@ -437,7 +442,7 @@ def _unreported() -> Iterator[None]:
         logging.set_verbosity(was)
 
 
-class MtpChain(HeadChain):
+class MtpChain(CachedChain):
     """One module that is run again on its own prediction, for as many tokens as are wanted.
 
     Args:
@@ -448,35 +453,18 @@ class MtpChain(HeadChain):
         self._module, self._recycle, self._target = module, recycle, target
         self._clear_cache()
 
-    def _clear_cache(self) -> None:
-        self._cache = RewindCache()
+    def _appended(self, tokens: Tensor, features: Tensor, **placed: Tensor) -> Tensor:
+        return self._module.run(tokens, features, self._cache, **placed)
 
-    @property
-    def length(self) -> int:
-        return self._cache.length
-
-    def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        return self._read_of(self._module.run(tokens, features, self._cache)[-1:])
-
-    def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
-        positions = torch.from_numpy(branches.positions[-len(tokens) :]).to(tokens.device)
-        prefix = self.length + len(tokens) - len(branches.positions)
-        mask = additive(branches, prefix, self._target)
-        placed = {"position_ids": positions.unsqueeze(0), "attention_mask": mask}
-        return self._read_of(self._module.run(tokens, features, self._cache, **placed))
-
-    def _read_of(self, last: Tensor) -> tuple[Tensor, Tensor]:
-        normed = self._module.final_norm(last)
-        return self._module.logits(normed), normed if self._recycle == POST else last
-
-    def rollback(self, length: int) -> None:
-        self._cache.rollback(length)
+    def _read_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        normed = self._module.final_norm(states)
+        return self._module.logits(normed), normed if self._recycle == POST else states
 
     def forward_bytes(self) -> int:
         return self._module.forward_bytes
 
 
-class MtpModel:
+class MtpModel(OverTarget):
     """Several modules over their target, as a language model that drafts: the j-th predicts the j-th token.
 
     Entry i of module j reads the embedding of token i + 1 + j and what module j - 1 made of its entry i; the
@@ -486,26 +474,16 @@ class MtpModel:
     Args:
         modules: at least two.
         recycle: what a module reads of the one before it, ``POST`` or ``PRE`` its final norm.
-        hidden: the target's states; the caller has rolled the target back to what was decided.
-        vocab_size: V.
-        context_window: of the target, in tokens.
-        device: where it is.
     """
 
     def __init__(
-        self,
-        modules: Sequence[MtpModule],
-        recycle: str,
-        hidden: HiddenStates,
-        vocab_size: int,
-        context_window: int,
-        device: torch.device,
+        self, modules: Sequence[MtpModule], recycle: str, target: CausalLM, hidden: HiddenStates
     ) -> None:
-        self.vocab_size, self.context_window, self.device = vocab_size, context_window, device
-        self._modules, self._recycle, self._hidden = modules, recycle, hidden
+        super().__init__(target, hidden)
+        self._modules, self._recycle = modules, recycle
         self._caches = [RewindCache() for _ in modules]
         self._made = [FeatureRows() for _ in modules]
-        self._ids = torch.empty(0, dtype=torch.int64, device=device)
+        self._ids = torch.empty(0, dtype=torch.int64, device=self.device)
         self._decided = 0
         self._last = torch.empty(0)
 
@@ -513,14 +491,8 @@ class MtpModel:
     def length(self) -> int:
         return len(self._ids)
 
-    def begin(self, prompt: Sequence[int]) -> Tensor:
-        return read_prompt(self, prompt, self.device)
-
-    def room_behind(self, prompt: Sequence[int]) -> int:
-        return self.context_window - len(prompt)
-
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``; ``last`` is 1, and the first token's row is all zeros."""
+        """The first token's row is all zeros."""
         assert last == 1
         self._ids = torch.cat([self._ids, tokens])
         if self.length < 2:
