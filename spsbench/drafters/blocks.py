@@ -125,11 +125,8 @@ def path_drafter(
 ) -> PathDrafter:
     """Build the drafter of a folder whose rows depend on what was drawn."""
     if shape is not None:
-        raise UsageError(
-            f"{draft.folder} is {draft.kind}, whose block is one path.",
-            flag="--tree",
-            remedy="Leave --tree out.",
-        )
+        why = f"{draft.folder} is {draft.kind}, whose block is one path."
+        raise UsageError(why, flag="--tree", remedy="Leave --tree out.")
     model = load_block(draft, target, "--drafter")
     path = PathModel(model, target, hidden, draft.states_of(target.layers))
     return PathDrafter(path, context.sampling, context.device)

@@ -98,11 +98,9 @@ def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forc
         UsageError: it has none.
     """
     if not hasattr(drafter, "forced"):
-        raise UsageError(
-            f"{name} cannot be replayed: it does not say what it would have proposed over a given text.",
-            flag="--drafter",
-            remedy="Measure it with spsbench run, or give it a method forced.",
-        )
+        why = f"{name} cannot be replayed: it does not say what it would have proposed over a given text."
+        remedy = "Measure it with spsbench run, or give it a method forced."
+        raise UsageError(why, flag="--drafter", remedy=remedy)
     drafts: ForcedDrafts = drafter.forced(text, k)
     return drafts
 

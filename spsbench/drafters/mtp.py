@@ -81,22 +81,17 @@ def _require_embedding(folder: Path, target: TorchLM) -> None:
 
 def _require_same(folder: Path, what: str, made: object, theirs: object) -> None:
     if made is not None and made != theirs:
-        raise UsageError(
-            f"{folder} was made for a target with {what} {as_typed(made)}; this target has {theirs}.",
-            flag=_FLAG,
-            remedy="Choose that target, or the modules of this one.",
-        )
+        why = f"{folder} was made for a target with {what} {as_typed(made)}; this target has {theirs}."
+        raise UsageError(why, flag=_FLAG, remedy="Choose that target, or the modules of this one.")
 
 
 def _layout(stored: Checkpoint, config: object, name: str) -> MtpLayout:
     try:
         return find_modules(stored, config)
     except NoModules as reason:
-        raise UsageError(
-            f"{name} cannot draft by its own modules: {reason}.",
-            flag=_FLAG,
-            remedy="Choose another drafter, or the checkpoint that has them.",
-        ) from reason
+        why = f"{name} cannot draft by its own modules: {reason}."
+        remedy = "Choose another drafter, or the checkpoint that has them."
+        raise UsageError(why, flag=_FLAG, remedy=remedy) from reason
 
 
 def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
@@ -104,11 +99,8 @@ def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
     target, hidden = context.target, context.hidden
     own = _folder_apart(options)
     if hidden is None or not isinstance(target, TorchLM) or (folder := own or target.files) is None:
-        raise UsageError(
-            "mtp reads modules from the files of a target over torch.",
-            flag=_FLAG,
-            remedy="Give --backend torch, and a target that is loaded whole.",
-        )
+        why = "mtp reads modules from the files of a target over torch."
+        raise UsageError(why, flag=_FLAG, remedy="Give --backend torch, and a target that is loaded whole.")
     if own is not None:
         _require_embedding(own, target)
     modules = _modules(target, folder)
@@ -118,11 +110,8 @@ def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
     shape = shape_of(str(options[TREE]), "--tree")
     if len(modules) > 1:
         if shape is not None:
-            raise UsageError(
-                f"{target.config.model_type} has {len(modules)} modules, one for each place of a chain.",
-                flag="--tree",
-                remedy="Leave --tree out.",
-            )
+            why = f"{target.config.model_type} has {len(modules)} modules, one for each place of a chain."
+            raise UsageError(why, flag="--tree", remedy="Leave --tree out.")
         several = MtpModel(modules, recycle, target, hidden)
         return EagleDrafter(several, context.sampling, context.device)
     return chain_drafter(MtpChain(modules[0], recycle, target), target, options, context)
@@ -142,11 +131,8 @@ def _modules(target: TorchLM, folder: Path) -> list[MtpModule]:
                 for number, names in enumerate(layout.modules)
             ]
         except NoModules as reason:
-            raise UsageError(
-                f"{name} cannot draft by its own modules: {reason}.",
-                flag=_FLAG,
-                remedy="Choose another drafter.",
-            ) from reason
+            why = f"{name} cannot draft by its own modules: {reason}."
+            raise UsageError(why, flag=_FLAG, remedy="Choose another drafter.") from reason
     modules: list[MtpModule] = target.attached[key]
     return modules
 
@@ -188,11 +174,8 @@ def assistant_suits(options: Options, target: ModelSource) -> None:
 def build_assistant(options: Options, context: Context) -> AssistantDrafter:
     target, hidden = context.target, context.hidden
     if hidden is None or not isinstance(target, TorchLM):
-        raise UsageError(
-            "an assistant reads the cache of a target over torch.",
-            flag=_FLAG,
-            remedy="Give --backend torch, and a target that is loaded whole.",
-        )
+        why = "an assistant reads the cache of a target over torch."
+        raise UsageError(why, flag=_FLAG, remedy="Give --backend torch, and a target that is loaded whole.")
     loaded = load_assistant(_folder(options), target, _FLAG)
     model = AssistantModel(loaded, target, hidden, str(options["position"]))
     return AssistantDrafter(model, context.sampling, context.device)

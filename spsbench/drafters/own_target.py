@@ -82,11 +82,9 @@ def rounded_target(target: object, bits: int) -> OnnxLM:
     """
     if not isinstance(target, OnnxLM):
         backend = getattr(target, "backend", type(target).__name__)
-        raise UsageError(
-            f"quantised rounds models over onnxruntime; the target runs over {backend}.",
-            flag=_FLAG,
-            remedy="Choose another drafter, or a target that onnxruntime covers, on a CPU.",
-        )
+        why = f"quantised rounds models over onnxruntime; the target runs over {backend}."
+        remedy = "Choose another drafter, or a target that onnxruntime covers, on a CPU."
+        raise UsageError(why, flag=_FLAG, remedy=remedy)
     if target.bits is not None:
         remedy = "Choose another drafter, or --dtype float32."
         raise UsageError(f"the target's weights are {target.weights} already.", flag=_FLAG, remedy=remedy)

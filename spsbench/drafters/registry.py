@@ -53,17 +53,13 @@ class RuleKind(OptionedKind):
         """
         if not self.trees:
             others = ", ".join(name for name, kind in RULES.items() if kind.trees)
-            raise UsageError(
-                f"{self.name} judges chains, and the drafts are trees.",
-                flag=self.FLAG,
-                remedy=f"Choose {others}; a rule from a file that judges trees declares trees=True.",
-            )
+            why = f"{self.name} judges chains, and the drafts are trees."
+            remedy = f"Choose {others}; a rule from a file that judges trees declares trees=True."
+            raise UsageError(why, flag=self.FLAG, remedy=remedy)
         if self.name == K_SEQ and siblings != "independent":
-            raise UsageError(
-                f"{K_SEQ} tests siblings by one law, and they are chosen {siblings}.",
-                flag=self.FLAG,
-                remedy=f"Draw siblings independently, or choose {RECURSIVE}.",
-            )
+            why = f"{K_SEQ} tests siblings by one law, and they are chosen {siblings}."
+            remedy = f"Draw siblings independently, or choose {RECURSIVE}."
+            raise UsageError(why, flag=self.FLAG, remedy=remedy)
 
 
 RULES = Registry(

@@ -50,11 +50,9 @@ class Shape:
         """
         needed = count * self.depth(k)
         if needed > self.nodes:
-            raise UsageError(
-                f"{count} drafters of {self.depth(k)} tokens do not fit into a tree of {self.nodes} nodes.",
-                flag="--tree",
-                remedy=f"Begin with {count} siblings, or give {_DYNAMIC}:{needed}.",
-            )
+            why = f"{count} drafters of {self.depth(k)} tokens do not fit into a tree of {self.nodes} nodes."
+            remedy = f"Begin with {count} siblings, or give {_DYNAMIC}:{needed}."
+            raise UsageError(why, flag="--tree", remedy=remedy)
 
     def widths(self, k: int) -> tuple[int, ...]:
         """Children of each node that is expanded, by depth; of a dynamic tree also how many are expanded."""

@@ -107,11 +107,8 @@ def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | H
     hidden = context.hidden
     draft = _read_named_folder(options)
     if hidden is None or not isinstance(target, CausalLM):
-        raise UsageError(
-            f"{_NAME} reads hidden states, and here the target keeps none.",
-            flag=_FLAG,
-            remedy="It takes a loaded model, in a run.",
-        )
+        why = f"{_NAME} reads hidden states, and here the target keeps none."
+        raise UsageError(why, flag=_FLAG, remedy="It takes a loaded model, in a run.")
     bits = int(options["bits"])
     shape = shape_of(str(options[TREE]), "--tree")
     if draft.kind in BLOCKS and bits:
@@ -135,11 +132,8 @@ def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | H
             return AheadDrafter(ahead, context.sampling)
         depth = shape.depth(context.k)
         if ahead.count and depth > ahead.count:
-            raise UsageError(
-                f"{draft.folder} drafts {ahead.count} tokens, and the tree is {depth} deep.",
-                flag="--tree",
-                remedy=f"Give a depth of at most {ahead.count}.",
-            )
+            why = f"{draft.folder} drafts {ahead.count} tokens, and the tree is {depth} deep."
+            raise UsageError(why, flag="--tree", remedy=f"Give a depth of at most {ahead.count}.")
         return tree_drafter(AheadTree(ahead, depth), shape, options, context)
     return chain_drafter(load_chain(draft, target, bits, _FLAG), target, options, context)
 

@@ -128,11 +128,9 @@ def build(options: Options, context: Context) -> Drafter:
 
     for spec, kind in members(options):
         if DRAFT in kind.needs and context.draft is None:
-            raise UsageError(
-                f"union:of has {spec.name}, which needs a draft model, and the run has none.",
-                flag="--drafter",
-                remedy="Name a draft model with --draft, or take it out of the union.",
-            )
+            why = f"union:of has {spec.name}, which needs a draft model, and the run has none."
+            remedy = "Name a draft model with --draft, or take it out of the union."
+            raise UsageError(why, flag="--drafter", remedy=remedy)
     drafters = [build_drafter(spec, context) for spec, _ in members(options)]
     shape = shape_of(str(options[TREE]), "--tree")
     if shape is None:

@@ -44,11 +44,9 @@ def read_assistant(folder: Path, flag: str) -> Any:
         require_bounded_config(told, str(folder), flag)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if config.model_type not in ASSISTANTS:
-        raise UsageError(
-            f"{folder} is a {config.model_type}, not a Gemma 4 assistant.",
-            flag=flag,
-            remedy="Give a head's folder as --drafter heads:from=FOLDER, a draft model as --draft.",
-        )
+        why = f"{folder} is a {config.model_type}, not a Gemma 4 assistant."
+        remedy = "Give a head's folder as --drafter heads:from=FOLDER, a draft model as --draft."
+        raise UsageError(why, flag=flag, remedy=remedy)
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
     with typed_errors(str(folder), flag), torch.device("meta"), sharing_all(config):
@@ -141,11 +139,8 @@ def require_target(folder: Path, config: Any, target: Any, flag: str) -> None:
                 pairs.append((field, getattr(own.per_layer_config[place], field), getattr(theirs, field)))
     for field, wanted, found in pairs:
         if wanted != found:
-            raise UsageError(
-                f"{folder} has {field} {wanted}; the target has {found}.",
-                flag=flag,
-                remedy="Choose the target that it was made for.",
-            )
+            why = f"{folder} has {field} {wanted}; the target has {found}."
+            raise UsageError(why, flag=flag, remedy="Choose the target that it was made for.")
 
 
 def shared_layers(config: Any) -> dict[str, int]:

@@ -342,11 +342,8 @@ def _loaded(draft: TrainedDraft, target: CausalLM, flag: str) -> BlockModel:
         rotary = Qwen3RotaryEmbedding(layer_config(draft)).to(target.device)
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as fault:
         reason = first_line(fault)
-        raise UnavailableError(
-            f"{draft.folder} does not hold the drafter that it describes: {reason}.",
-            flag=flag,
-            remedy=SAVE_AGAIN,
-        ) from fault
+        why = f"{draft.folder} does not hold the drafter that it describes: {reason}."
+        raise UnavailableError(why, flag=flag, remedy=SAVE_AGAIN) from fault
     pack_called(net.eval().requires_grad_(False))
     ids = (
         torch.arange(draft.target.vocab_size)

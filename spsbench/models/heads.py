@@ -565,17 +565,11 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
                 over_torch: Any = OwnHeads if is_own else _OVER_TORCH[draft.kind]
                 target.attached[key] = over_torch(draft, target)
     except NotCovered as reason:
-        raise UsageError(
-            f"{draft.folder} cannot be built over onnxruntime: {reason}.",
-            flag=flag,
-            remedy="Use --backend torch.",
-        ) from reason
+        why = f"{draft.folder} cannot be built over onnxruntime: {reason}."
+        raise UsageError(why, flag=flag, remedy="Use --backend torch.") from reason
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as fault:
         missing = isinstance(fault, KeyError)
         reason_of = f"it has no {fault.args[0]}" if missing else first_line(fault)
-        raise UnavailableError(
-            f"{draft.folder} does not hold the head that it describes: {reason_of}.",
-            flag=flag,
-            remedy="Train it again, or choose another.",
-        ) from fault
+        why = f"{draft.folder} does not hold the head that it describes: {reason_of}."
+        raise UnavailableError(why, flag=flag, remedy="Train it again, or choose another.") from fault
     return target.attached[key]

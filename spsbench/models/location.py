@@ -36,11 +36,9 @@ def local_folder(name: str, flag: str) -> Path | None:
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     if path.is_dir():
         if not (path / _CONFIG).is_file() and not is_trained(path):
-            raise UnavailableError(
-                f"{name} is not a model folder: it has no {_CONFIG}.",
-                flag=flag,
-                remedy="Give a folder written by save_pretrained, or a hub id.",
-            )
+            why = f"{name} is not a model folder: it has no {_CONFIG}."
+            remedy = "Give a folder written by save_pretrained, or a hub id."
+            raise UnavailableError(why, flag=flag, remedy=remedy)
         return path
     if path.suffix == ".json" and path.is_file():
         remedy = "Give its folder, with weights. `bench` and `advise --hardware` take a configuration."

@@ -87,11 +87,9 @@ class Placement:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         for name, where in self.modules.items():
             if isinstance(where, int) and where >= count:
-                raise UsageError(
-                    f"{name} is put on GPU {where}, and there are {count} here.",
-                    flag=FLAG,
-                    remedy=f"Use numbers below {count}." if count else 'Use "cpu" and "disk".',
-                )
+                why = f"{name} is put on GPU {where}, and there are {count} here."
+                remedy = f"Use numbers below {count}." if count else 'Use "cpu" and "disk".'
+                raise UsageError(why, flag=FLAG, remedy=remedy)
         _require_modules(self.modules, skeleton(target.config))
 
     def require_room(self, weights: Weights, target: Any, dtype: str, device: torch.device) -> None:
@@ -180,11 +178,9 @@ class PlacedLM(TorchLM):
         return None if rows is None else (row.to(self.device) for row in rows)
 
     def with_features(self, flag: str, states: States = LAST) -> NoReturn:
-        raise UsageError(
-            "a drafter that reads layers, states or the embedding of its target needs it on one device.",
-            flag=flag,
-            remedy=f"Draft with a model, lookup, suffix or ngram, or leave {FLAG} out.",
-        )
+        why = "a drafter that reads layers, states or the embedding of its target needs it on one device."
+        remedy = f"Draft with a model, lookup, suffix or ngram, or leave {FLAG} out."
+        raise UsageError(why, flag=flag, remedy=remedy)
 
     def truncated(self, layers: int, flag: str) -> NoReturn:
         self.with_features(flag)
@@ -197,11 +193,9 @@ def _read_map(path: Path) -> Modules:
     try:
         content = json.loads(read_file(path))
     except OSError as error:
-        raise UsageError(
-            f"{path} is neither a strategy nor a readable file.",
-            flag=FLAG,
-            remedy=f"Choose from {', '.join(STRATEGIES)}, or name a JSON file.",
-        ) from error
+        why = f"{path} is neither a strategy nor a readable file."
+        remedy = f"Choose from {', '.join(STRATEGIES)}, or name a JSON file."
+        raise UsageError(why, flag=FLAG, remedy=remedy) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON.", flag=FLAG, remedy=_FORM) from error
     devices = content.values() if isinstance(content, dict) else ()

@@ -26,11 +26,8 @@ def require_ordinary_files(folder: Path, name: str, flag: str) -> None:
             try:
                 require_ordinary(path, MOST_BYTES if path.suffix in _READ_WHOLE else float("inf"))
             except OSError as problem:
-                raise UnavailableError(
-                    f"{name} is not a plausible model: {path.name} is not read ({problem.strerror}).",
-                    flag=flag,
-                    remedy="Check where it comes from.",
-                ) from problem
+                why = f"{name} is not a plausible model: {path.name} is not read ({problem.strerror})."
+                raise UnavailableError(why, flag=flag, remedy="Check where it comes from.") from problem
 
 
 def require_bounded_config(content: Any, name: str, flag: str) -> None:

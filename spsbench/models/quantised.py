@@ -128,11 +128,9 @@ def require_quantisable(
     needed = [LIBRARY] if device.type == "cpu" else [LIBRARY, "accelerate"]
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
-        raise UnavailableError(
-            f"{precision.quantise} over torch needs {' and '.join(missing)}, which is not installed.",
-            flag=flag,
-            remedy=f"pip install '{EXTRA}', or on a CPU use a model that onnxruntime computes in float32.",
-        )
+        why = f"{precision.quantise} over torch needs {' and '.join(missing)}, which is not installed."
+        remedy = f"pip install '{EXTRA}', or on a CPU use a model that onnxruntime computes in float32."
+        raise UnavailableError(why, flag=flag, remedy=remedy)
     if device.type not in ("cpu", "cuda"):
         why = f"{precision.quantise} over torch runs on cpu and cuda, not on {device.type}."
         raise UsageError(why, flag=flag, remedy="Leave it out, or use another --device.")

@@ -45,8 +45,6 @@ def read_draft(folder: Path, flag: str) -> TrainedDraft:
         if published is None
         else f"its {CONFIG} and tensors are those of no known one"
     )
-    raise UnavailableError(
-        f"{folder} is not a trained draft: {why}.",
-        flag=flag,
-        remedy="Name a folder of spsbench distill, of speculators, or of an EAGLE-3 or Medusa head.",
-    )
+    why = f"{folder} is not a trained draft: {why}."
+    remedy = "Name a folder of spsbench distill, of speculators, or of an EAGLE-3 or Medusa head."
+    raise UnavailableError(why, flag=flag, remedy=remedy)

@@ -301,11 +301,9 @@ def _location(name: str, flag: str) -> str:
 def _find_trained(name: str, location: str, flag: str, target: ModelSource | None) -> ModelSource:
     """Read a trained draft's folder, with its target's embedding, head and tokenizer."""
     if target is None:
-        raise UsageError(
-            f"{name} is a trained draft: embedding and output head are its target's.",
-            flag=flag,
-            remedy="Give it as --draft, and the model that it was made for as --target.",
-        )
+        why = f"{name} is a trained draft: embedding and output head are its target's."
+        remedy = "Give it as --draft, and the model that it was made for as --target."
+        raise UsageError(why, flag=flag, remedy=remedy)
     draft = read_trained(Path(location), flag)
     if draft.kind != MODEL:
         remedy = f"Use --drafter heads:from={name}."
@@ -383,11 +381,9 @@ def decoder_start(config: Any, settings: Mapping[str, Any] | None, name: str, fl
     start, forced = setting("decoder_start_token_id"), setting("forced_bos_token_id")
     # Their target language is the first token of the output, which a call of generate() chooses.
     if config.model_type in ("m2m_100", "mbart", "nllb-moe") and forced is None:
-        raise UsageError(
-            f"{name} ({config.model_type}) writes many languages, and does not say which.",
-            flag=flag,
-            remedy="Write the language's token as forced_bos_token_id into its generation_config.json.",
-        )
+        why = f"{name} ({config.model_type}) writes many languages, and does not say which."
+        remedy = "Write the language's token as forced_bos_token_id into its generation_config.json."
+        raise UsageError(why, flag=flag, remedy=remedy)
     if not isinstance(start, int):
         why = f"{name} does not say which token its decoder starts with."
         raise UnavailableError(why, flag=flag, remedy="Add decoder_start_token_id to its config.json.")

@@ -186,11 +186,9 @@ class Ranks:
         distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
         largest, smallest = extremes[0], -extremes[1]
         if bool(largest != smallest):
-            raise OutOfStep(
-                f"the {self.size} processes of the target are out of step in {where}.",
-                flag=TENSOR_PARALLEL,
-                remedy=f"Use {TENSOR_PARALLEL} {self.size}, in which one process decides for all.",
-            )
+            why = f"the {self.size} processes of the target are out of step in {where}."
+            remedy = f"Use {TENSOR_PARALLEL} {self.size}, in which one process decides for all."
+            raise OutOfStep(why, flag=TENSOR_PARALLEL, remedy=remedy)
 
     def end(self) -> None:
         """End the other processes. Those that wait in a collective for this process end when it exits."""
@@ -217,11 +215,9 @@ def _meet(device: torch.device) -> None:
         store.wait([here(other) for other in range(size)], _MEETING)
     except (RuntimeError, ValueError) as error:
         reason = first_line(error).rstrip(".")
-        raise RanksFault(
-            f"the processes did not all join within {_MEETING.seconds // 60} min ({reason}).",
-            flag=TENSOR_PARALLEL,
-            remedy="Start them by torchrun, on machines that reach each other; what one said is above.",
-        ) from error
+        why = f"the processes did not all join within {_MEETING.seconds // 60} min ({reason})."
+        remedy = "Start them by torchrun, on machines that reach each other; what one said is above."
+        raise RanksFault(why, flag=TENSOR_PARALLEL, remedy=remedy) from error
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
 
 
@@ -367,11 +363,9 @@ class SplitLM(TorchLM):
         self.with_features(TENSOR_PARALLEL)
 
     def with_features(self, flag: str, states: States = LAST) -> NoReturn:
-        raise UsageError(
-            f"the target is split over {self.ranks.size} processes, and this needs it whole.",
-            flag=flag,
-            remedy=f"Leave {TENSOR_PARALLEL} or what reads the target's own layers out.",
-        )
+        why = f"the target is split over {self.ranks.size} processes, and this needs it whole."
+        remedy = f"Leave {TENSOR_PARALLEL} or what reads the target's own layers out."
+        raise UsageError(why, flag=flag, remedy=remedy)
 
     def truncated(self, layers: int, flag: str) -> NoReturn:
         self.with_features(flag)

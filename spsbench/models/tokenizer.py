@@ -167,11 +167,9 @@ class Tokenizer:
         for name in variables:
             if name not in known:
                 has = f"has {', '.join(sorted(known)) or 'none'}" if self.has_chat_template else "is missing"
-                raise UsageError(
-                    f"the chat template has no variable {as_typed(name)}: it {has}.",
-                    flag="--template-arg",
-                    remedy="Give one that it has, or leave the option out.",
-                )
+                why = f"the chat template has no variable {as_typed(name)}: it {has}."
+                remedy = "Give one that it has, or leave the option out."
+                raise UsageError(why, flag="--template-arg", remedy=remedy)
         other = copy.copy(self)
         other.template_args, other._roles = {**self.template_args, **variables}, {}
         return other
@@ -334,11 +332,9 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
         kinds = [
             "a decoder alone" if each.border is None else "an encoder-decoder" for each in (target, draft)
         ]
-        raise UsageError(
-            f"the target is {kinds[0]} and the draft {kinds[1]}: they read a prompt differently.",
-            flag="--draft",
-            remedy=f"Choose a draft that is {kinds[0]} with the target's tokenizer.",
-        )
+        why = f"the target is {kinds[0]} and the draft {kinds[1]}: they read a prompt differently."
+        remedy = f"Choose a draft that is {kinds[0]} with the target's tokenizer."
+        raise UsageError(why, flag="--draft", remedy=remedy)
     one, other = target.border, draft.border
     if one is not None and other is not None and one != other:
         raise UsageError(

@@ -147,11 +147,8 @@ class TrainedDraft:
             return
         which = f"the states {', '.join(map(str, states))}"
         said = "of any target by default" if self.reads is None else f"by its ids {list(self.reads)}"
-        raise UsageError(
-            f"{self.folder} reads {which} {said}; this target has {layers} layers.",
-            flag=flag,
-            remedy="Choose the target that it was made for, or ids=after.",
-        )
+        why = f"{self.folder} reads {which} {said}; this target has {layers} layers."
+        raise UsageError(why, flag=flag, remedy="Choose the target that it was made for, or ids=after.")
 
     def ids_below(self, vocab_size: int) -> Ints:
         """[m] the token ids below a vocabulary's size that the draft can propose, ascending."""
