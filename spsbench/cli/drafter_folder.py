@@ -49,7 +49,8 @@ class Examined:
 def examine_folder(folder: Path, asked: DoctorOptions) -> None:
     """Print what a folder is; with a target, measure what it accepts under each reading too."""
     from spsbench.drafters.served_drafts import served
-    from spsbench.models.published import CONFIG, read_config_file
+    from spsbench.models.kinds import CONFIG
+    from spsbench.models.published import read_config_file
 
     if asked.target is None and (asked.task or asked.limit):
         flag = "--task" if asked.task else "--limit"

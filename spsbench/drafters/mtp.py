@@ -19,11 +19,11 @@ from spsbench.models.assistant import AssistantModel, load_assistant, read_assis
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import AS_WRITTEN
+from spsbench.models.kinds import AS_WRITTEN, CONFIG
 from spsbench.models.module_folders import recycle_of
 from spsbench.models.mtp import MtpChain, MtpLayout, MtpModel, MtpModule, NoModules, find_modules
 from spsbench.models.plausible import require_ordinary_files
-from spsbench.models.published import CONFIG, read_config_file
+from spsbench.models.published import read_config_file
 from spsbench.models.source import ModelSource, files_of, fingerprint
 from spsbench.models.speculators import FINGERPRINT, LAYER
 from spsbench.models.torch_lm import TorchLM

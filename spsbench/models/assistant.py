@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import HiddenStates, OverTarget, text_config
-from spsbench.models.checkpoint import Checkpoint
+from spsbench.models.checkpoint import HEAD, Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import ASSISTANT, AUTHORS, BONUS, WRITTEN
 from spsbench.models.messages import ASSISTANT_POSITION, SAVE_AGAIN
@@ -52,7 +52,7 @@ def read_assistant(folder: Path, flag: str) -> Any:
     with typed_errors(str(folder), flag), torch.device("meta"), sharing_all(config):
         wanted = _class(config)(config).state_dict()
     for name, part in wanted.items():
-        if name == "lm_head.weight":  # tied
+        if name == HEAD:  # tied
             continue
         if name not in stored:
             raise UnavailableError(f"{folder} has no {name}.", flag=flag, remedy=SAVE_AGAIN)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spsbench.models.kinds import AFTER, AUTHORS, EAGLE3, MEDUSA, POST, PRE
+from spsbench.models.checkpoint import HEAD
+from spsbench.models.kinds import AFTER, AUTHORS, CONFIG, EAGLE3, MEDUSA, POST, PRE
 from spsbench.models.messages import EAGLE3_IDS, IdsOfEngines
-from spsbench.models.published import CONFIG, Published
-from spsbench.models.speculators import FC, HEAD, READS, WHOLE_NORM, eagle3_of, norm_of_state
+from spsbench.models.published import Published
+from spsbench.models.speculators import FC, READS, WHOLE_NORM, eagle3_of, norm_of_state
 from spsbench.models.trained import MOST_HEADS, Convention, MadeFor, TrainedDraft
 
 _MIDLAYER = "midlayer."

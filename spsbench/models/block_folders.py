@@ -19,13 +19,14 @@ from spsbench.base.errors import UnavailableError, UsageError, as_typed, first_l
 from spsbench.models.blocks import MARKOV, BlockForm, BlockModel, BlockNet
 from spsbench.models.body import head_of
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.checkpoint import EMBEDDING
+from spsbench.models.checkpoint import EMBEDDING, HEAD
 from spsbench.models.kinds import (
     AFTER,
     ANCHORED,
     AUTHORS,
     BLOCKS,
     BOTH,
+    CONFIG,
     DFLASH,
     DFLASH2,
     DSPARK,
@@ -47,8 +48,8 @@ from spsbench.models.messages import (
 from spsbench.models.onednn import Product
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.packed import pack_called, stored_weight
-from spsbench.models.published import CONFIG, D2T, T2D, Published, Shape
-from spsbench.models.speculators import FC, HEAD, LAYER, OWN_EMBEDDING, TYPE, layer_settings, verifier_of
+from spsbench.models.published import D2T, T2D, Published, Shape
+from spsbench.models.speculators import FC, LAYER, OWN_EMBEDDING, TYPE, layer_settings, verifier_of
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import Convention, MadeFor, TrainedDraft, layer_config
 
@@ -198,11 +199,7 @@ def _draft_of(
     published.require_layers(own["num_hidden_layers"])
     if (published.folder / "mask_embedding.pt").is_file():
         raise published.refusal("has a mask_embedding.pt, which is not read here", OTHER_DRAFTER)
-    extra = _settings_besides_layers(published, kind, settings)
-    if extra["mask_token_id"] >= target.vocab_size:
-        raise published.damage(
-            f"has the mask_token_id {extra['mask_token_id']} of {target.vocab_size} tokens"
-        )
+    extra = _settings_besides_layers(published, kind, target.vocab_size, settings)
     anchored = next(each.value for each in conventions if each.name == "anchor") == NEXT
     published.number("block_size", settings, least=1 if anchored else 2)
     rows = _draft_vocab_size(published, settings, target.vocab_size)
@@ -235,10 +232,12 @@ def _draft_of(
     return draft
 
 
-def _settings_besides_layers(published: Published, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_besides_layers(
+    published: Published, kind: str, vocab_size: int, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     extra: dict[str, Any] = {
         "block_size": published.number("block_size", settings, most=_LONGEST_BLOCK),
-        "mask_token_id": published.number("mask_token_id", settings, least=0),
+        "mask_token_id": published.mask_token(settings, vocab_size),
         "input_embedding_scale": float(settings.get("input_embedding_scale") or 1.0),
         "output_multiplier": float(settings.get("output_multiplier") or 1.0),
         "final_logit_softcapping": float(settings.get("final_logit_softcapping") or 0.0),
@@ -372,7 +371,7 @@ def _head(draft: TrainedDraft, target: TorchLM | OnnxLM) -> Tensor:
     if HEAD in draft.stored:
         return _tensor(draft, HEAD, target)
     if isinstance(target, OnnxLM):
-        own = "lm_head.weight" if "lm_head.weight" in target.stored else EMBEDDING
+        own = HEAD if HEAD in target.stored else EMBEDDING
         return torch.from_numpy(target.stored.read(own))
     return stored_weight(head_of(target.model))
 

@@ -34,7 +34,7 @@ def trim_heap() -> None:
             trim(0)
 
 
-EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 """Its name in every covered architecture."""
 
 _SMALL_BYTES = 16 << 20

@@ -15,6 +15,7 @@ from typing import Any
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError, first_line
 from spsbench.models.fetch import cache, packages
 from spsbench.models.hf_errors import quiet_libraries, typed_error
+from spsbench.models.kinds import CONFIG
 from spsbench.models.messages import Conversion
 
 SUFFIX = ".gguf"
@@ -115,9 +116,9 @@ def _write_float32(location: str, folder: Path) -> None:
     if missing:
         raise ValueError(f"{len(missing)} weights are missing ({missing[0]}, ...)")
     model.save_pretrained(folder)
-    _tell_rope(folder / "config.json")
+    _tell_rope(folder / CONFIG)
     for weights in folder.glob("*.safetensors"):  # that library makes the file readable by its owner only
-        weights.chmod((folder / "config.json").stat().st_mode)
+        weights.chmod((folder / CONFIG).stat().st_mode)
     _write_tokenizer(location, folder, config.vocab_size)
 
 
@@ -181,7 +182,7 @@ def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
 
         config = AutoConfig.from_pretrained(location, gguf_file=_NAME, trust_remote_code=False)
         config.save_pretrained(folder)
-        _tell_rope(folder / "config.json")
+        _tell_rope(folder / CONFIG)
         _write_tokenizer(location, folder, config.vocab_size)
 
 

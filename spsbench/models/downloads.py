@@ -36,12 +36,12 @@ from spsbench.models.hf_errors import (
     say_cached,
     typed_errors,
 )
+from spsbench.models.kinds import CONFIG
 from spsbench.models.messages import megabytes
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile, RepoSibling
 
-_CONFIG = "config.json"
 _INDEX = ".index.json"
 _WEIGHTS = tuple(
     f"{stem}{index}" for stem in ("model.safetensors", "pytorch_model.bin") for index in ("", _INDEX)
@@ -151,7 +151,7 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
     from huggingface_hub.errors import RevisionNotFoundError
 
     with typed_errors(name, flag):
-        cached = try_to_load_from_cache(name, _CONFIG, revision=revision)
+        cached = try_to_load_from_cache(name, CONFIG, revision=revision)
         here = Path(cached).parent.name if isinstance(cached, str) else None
         if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
             if here is not None:
@@ -159,10 +159,10 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
             return here
         try:
             there = repository(name, revision)
-            if _CONFIG not in there.files:
-                raise _foreign_repository(there, f"no {_CONFIG}", flag)
+            if CONFIG not in there.files:
+                raise _foreign_repository(there, f"no {CONFIG}", flag)
             if there.commit != here:
-                hf_hub_download(name, _CONFIG, revision=revision, etag_timeout=ANSWERS_WITHIN_S)
+                hf_hub_download(name, CONFIG, revision=revision, etag_timeout=ANSWERS_WITHIN_S)
             return there.commit
         except (UnavailableError, RevisionNotFoundError):
             raise
@@ -219,7 +219,7 @@ def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Pa
         return here
 
 
-_ON_HUB = re.compile(rf"(?!\.)(?P<model>[\w.-]+(/[\w.-]+)?(?<!\.json)(@\S+?)?)(/{_CONFIG})?")
+_ON_HUB = re.compile(rf"(?!\.)(?P<model>[\w.-]+(/[\w.-]+)?(?<!\.json)(@\S+?)?)(/{CONFIG})?")
 
 
 def configuration(name: str, flag: str) -> Path:
@@ -231,7 +231,7 @@ def configuration(name: str, flag: str) -> Path:
 
     path = Path(name).expanduser()
     if path.exists():
-        file = path / _CONFIG if path.is_dir() else path
+        file = path / CONFIG if path.is_dir() else path
         try:
             if file.exists():
                 require_ordinary(file, MOST_BYTES)
@@ -247,7 +247,7 @@ def configuration(name: str, flag: str) -> Path:
     ref = ModelRef(id=match["model"])
     commit = pinned(ref.id, ref.revision, flag)
     with typed_errors(ref.id, flag):
-        return Path(hf_hub_download(ref.id, _CONFIG, revision=commit))
+        return Path(hf_hub_download(ref.id, CONFIG, revision=commit))
 
 
 def _foreign_repository(there: Repository, lack: str, flag: str) -> UnavailableError:

@@ -20,7 +20,7 @@ from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.body import head_of
 from spsbench.models.causal_lm import LAST, CausalLM, States, VocabularyRows, text_config
-from spsbench.models.checkpoint import EMBEDDING, StoredWeights
+from spsbench.models.checkpoint import EMBEDDING, HEAD, StoredWeights
 from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.onednn import Product
@@ -29,15 +29,7 @@ from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
 from spsbench.models.packed import fitted, stored_weight
 from spsbench.models.rewind import RewindCache
-from spsbench.models.speculators import (
-    FC,
-    HEAD,
-    MASK_HIDDEN,
-    OWN_EMBEDDING,
-    WHOLE_NORM,
-    eagle3_body,
-    norm_of_state,
-)
+from spsbench.models.speculators import FC, MASK_HIDDEN, OWN_EMBEDDING, WHOLE_NORM, eagle3_body, norm_of_state
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 

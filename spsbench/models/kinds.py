@@ -61,7 +61,7 @@ token that the target has read."""
 AS_WRITTEN = "as-written"
 """What a convention is unless it is asked for: as the folder, or who wrote it, says."""
 
-DESCRIPTION = "draft.json"
+DESCRIPTION, CONFIG = "draft.json", "config.json"
 
 
 def is_trained(folder: Path) -> bool:

@@ -16,9 +16,7 @@ from spsbench.models.converted import SUFFIX as GGUF
 from spsbench.models.downloads import pinned
 from spsbench.models.fetch.packages import PREFIX, load_package
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import is_trained
-
-_CONFIG = "config.json"
+from spsbench.models.kinds import CONFIG, is_trained
 
 
 def local_folder(name: str, flag: str) -> Path | None:
@@ -35,8 +33,8 @@ def local_folder(name: str, flag: str) -> Path | None:
     path = inside or Path(name).expanduser()
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     if path.is_dir():
-        if not (path / _CONFIG).is_file() and not is_trained(path):
-            why = f"{name} is not a model folder: it has no {_CONFIG}."
+        if not (path / CONFIG).is_file() and not is_trained(path):
+            why = f"{name} is not a model folder: it has no {CONFIG}."
             remedy = "Give a folder written by save_pretrained, or a hub id."
             raise UnavailableError(why, flag=flag, remedy=remedy)
         return path
@@ -65,7 +63,7 @@ def stated_config(model: ModelRef, flag: str) -> Mapping[str, Any]:
     if path.suffix == GGUF and path.is_file():
         return {}
     folder = local_folder(name, flag)
-    file = _of_hub(model, flag) if folder is None else folder / _CONFIG
+    file = _of_hub(model, flag) if folder is None else folder / CONFIG
     try:
         content = json.loads(read_file(file))
     except (OSError, ValueError, RecursionError):
@@ -78,7 +76,7 @@ def _of_hub(model: ModelRef, flag: str) -> Path:
 
     commit = pinned(model.id, model.revision, flag) or model.revision
     with typed_errors(model.id, flag):
-        return Path(hf_hub_download(model.id, _CONFIG, revision=commit))
+        return Path(hf_hub_download(model.id, CONFIG, revision=commit))
 
 
 def require_located(pair: PairConfig) -> None:

@@ -20,11 +20,11 @@ from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import Checkpoint, StoredWeights
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
+from spsbench.models.kinds import CONFIG
 from spsbench.models.messages import SAVE_AGAIN
 from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
-CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 D2T, T2D = "d2t", "t2d"
 
@@ -86,6 +86,12 @@ class Published:
                 f"has {field} {as_typed(value)} in its {CONFIG}, which are no different layers' ids"
             )
         return tuple(value)
+
+    def mask_token(self, within: Mapping[str, Any], vocab_size: int) -> int:
+        token = self.number("mask_token_id", within, least=0)
+        if token >= vocab_size:
+            raise self.damage(f"has the mask_token_id {token} of {vocab_size} tokens")
+        return token
 
     def renamed(self, names: Mapping[str, str]) -> Published:
         """Return the folder with other names of tensors: by prefix, from those in it to those of here."""

@@ -9,8 +9,8 @@ from spsbench.base.errors import UnavailableError
 from spsbench.models.authors import read_eagle, read_eagle3, read_medusa
 from spsbench.models.block_folders import read_blocks
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.kinds import DESCRIPTION, is_trained
-from spsbench.models.published import CONFIG, Published, open_published
+from spsbench.models.kinds import CONFIG, DESCRIPTION, is_trained
+from spsbench.models.published import Published, open_published
 from spsbench.models.speculators import read_speculators
 from spsbench.models.trained import TrainedDraft, read_trained
 

@@ -22,7 +22,7 @@ from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of, read_origin, settings_of_unconverted
 from spsbench.models.downloads import pinned
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
-from spsbench.models.kinds import MODEL, is_trained
+from spsbench.models.kinds import CONFIG, MODEL, is_trained
 from spsbench.models.location import local_folder
 from spsbench.models.messages import OTHER_MODEL
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
@@ -396,7 +396,7 @@ def files_of(location: str, revision: str | None) -> Path | None:
         return Path(location)
     from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(location, "config.json", revision=revision)
+    cached = try_to_load_from_cache(location, CONFIG, revision=revision)
     return Path(cached).parent if isinstance(cached, str) else None
 
 

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.base.errors import as_typed, first_line
+from spsbench.models.checkpoint import HEAD as HEAD
 from spsbench.models.kinds import AFTER, EAGLE3, MTP, PEAGLE, POST, PRE, SPECULATORS, XPRESS
+from spsbench.models.kinds import CONFIG as CONFIG
 from spsbench.models.messages import (
     OTHER_DRAFTER,
     SPECULATORS_IDS,
@@ -23,7 +25,6 @@ from spsbench.models.messages import (
     SPECULATORS_RESIDUAL,
     XPRESS_REFUSED,
 )
-from spsbench.models.published import CONFIG as CONFIG
 from spsbench.models.published import D2T as D2T
 from spsbench.models.published import T2D as T2D
 from spsbench.models.published import Published, Shape
@@ -32,7 +33,7 @@ from spsbench.models.trained import Convention, MadeFor, TrainedDraft, config_of
 LAYER = "transformer_layer_config"
 READS = "eagle_aux_hidden_state_layer_ids"
 TYPE = "speculators_model_type"
-FC, HEAD, OWN_EMBEDDING, NORM = "fc.weight", "lm_head.weight", "embed_tokens.weight", "norm.weight"
+FC, OWN_EMBEDDING, NORM = "fc.weight", "embed_tokens.weight", "norm.weight"
 WHOLE_NORM = "input_norm.weight"
 """``norm_before_fc``: one norm over all states beside each other."""
 MASK_HIDDEN = "mask_hidden"
@@ -160,9 +161,7 @@ def _read_eagle3(published: Published, kind: str) -> TrainedDraft:
     if kind == PEAGLE:
         norms[MASK_HIDDEN] = (1, 1, _count(reads) * target.hidden)
         norms[OWN_EMBEDDING] = (vocab_size, hidden)
-        extra["mask_token_id"] = published.number("mask_token_id", least=0)
-        if extra["mask_token_id"] >= vocab_size:
-            raise published.damage(f"has the mask_token_id {extra['mask_token_id']} of {vocab_size} tokens")
+        extra["mask_token_id"] = published.mask_token(config, vocab_size)
     rows = published.number("draft_vocab_size")
     return eagle3_of(
         published, kind, SPECULATORS, target, dict(layer), reads, tuple(conventions), norms, rows, extra

@@ -20,7 +20,7 @@ from spsbench.base.arrays import Ints, Singles
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
 from spsbench.models.causal_lm import LAST, States
-from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
+from spsbench.models.checkpoint import EMBEDDING, HEAD, Checkpoint, StoredWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import (
     CONVENTIONS,
@@ -340,7 +340,7 @@ def _refusal(folder: Path, reason: str, flag: str) -> UnavailableError:
     return UnavailableError(f"{folder} is not a trained draft: {reason}.", flag=flag, remedy=remedy)
 
 
-_HEAD, _BIAS = "lm_head.weight", "lm_head.bias"
+_BIAS = "lm_head.bias"
 
 
 class SharedWeights(StoredWeights):
@@ -355,9 +355,9 @@ class SharedWeights(StoredWeights):
 
     def __init__(self, draft: TrainedDraft, target: StoredWeights, ids: Ints) -> None:
         self._own, self._target, self._ids = draft.stored, target, ids
-        self._source = _HEAD if _HEAD in target else EMBEDDING
+        self._source = HEAD if HEAD in target else EMBEDDING
         _, width = target.shape(self._source)
-        self._shapes: dict[str, tuple[int, ...]] = {_HEAD: (len(ids), width)}
+        self._shapes: dict[str, tuple[int, ...]] = {HEAD: (len(ids), width)}
         if _BIAS in target:
             self._shapes[_BIAS] = (len(ids),)
 
@@ -379,7 +379,7 @@ class SharedWeights(StoredWeights):
     def read(self, name: str) -> Singles:
         if name == _BIAS:
             return self._target.read(name)[self._ids]
-        if name != _HEAD:
+        if name != HEAD:
             return self._target.read(name) if name == EMBEDDING else self._own.read(name)
         if len(self._ids) == self._target.shape(self._source)[0]:
             return self._target.read(self._source)

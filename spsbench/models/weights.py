@@ -9,13 +9,11 @@ import numpy as np
 
 from spsbench.base.errors import UnavailableError
 from spsbench.models.causal_lm import text_config
-from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
+from spsbench.models.checkpoint import EMBEDDING, HEAD, Checkpoint, StoredWeights
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
 from spsbench.models.messages import UnreadWeights, first_names
 from spsbench.models.source import ModelSource
 from spsbench.models.text_part import class_of, text_class
-
-HEAD = "lm_head.weight"
 
 
 def is_tied(config: Any) -> bool:
