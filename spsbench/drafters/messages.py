@@ -18,7 +18,7 @@ IDS_AT_TOP = "ids outside of eagle_config are not read: the default 2, n//2, n-3
 IDS_NESTED = "ids inside eagle_config are not read: the default 2, n//2, n-3"
 RESIDUAL_UNREAD = "norm_before_residual is not read"
 RESIDUAL_TRUE = "a missing norm_before_residual is read as true"
-LATER_NORMS = "layers from 1 on are normed by hidden_norm in place of input_layernorm"
+LATER_NORMS = "layers from 1 on apply hidden_norm in place of input_layernorm"
 OUTPUT_NORM_UNREAD = "norm_output is not read"
 FC_NORM_UNREAD = "fc_norm is not read"
 FC_NORM_DROPPED = "fc_norm is not passed on from a P-EAGLE configuration (0.32.0, run)"
@@ -30,15 +30,15 @@ BLOCK_OF_K = "a draft of K tokens is a block of as many masks, not of block_size
 ANCHOR_FALSE = "a missing sample_from_anchor is read as false"
 ALL_CAUSAL = "sliding_window_non_causal false makes every layer causal"
 AUTHORS_IDS_WANTED = "it looks for target_layer_ids, the authors' layout"
-ANCHOR_OF_CONVERTER = "the anchor's layout is what its converter was told"
+ANCHOR_OF_CONVERTER = "the anchor's convention is set when the file is converted"
 UNIFORM_ROWS = (
-    "with draft_sample_method probabilistic greedy drafts are judged by a uniform row: not lossless"
+    "with draft_sample_method=probabilistic, greedy drafts are verified against a uniform row: not lossless"
 )
 
 # Prediction modules.
 
-MODULES_AGAIN = "beyond its modules it begins with the first again"
-FIRST_MODULE = "the first of its modules alone, whose state it reads after the norm"
+MODULES_AGAIN = "after the last module it starts again with the first"
+FIRST_MODULE = "it reads the first module alone, and its state after the norm"
 BEFORE_NORM = "a module reads the state before its norm"
 AFTER_NORM = "a module reads the state after its norm"
 AS_MANY_AS_MODULES = "as many tokens as modules"
@@ -52,7 +52,7 @@ MEAN_SUBTRACTED = "the module's final norm subtracts the mean"
 
 # Assistants.
 
-LAST_POSITION = "a draft stands at the last token that was read, not at the pending one"
+LAST_POSITION = "drafts are positioned at the last token read, not at the pending one"
 NO_OWN_KEYS = "ValueError: its configuration looks for a layer with keys and values of its own"
 
 

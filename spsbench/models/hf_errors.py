@@ -119,7 +119,7 @@ def failure_of(error: BaseException) -> UnavailableError | None:
             remedy = "Wait some minutes, or log in (`hf auth login` or HF_TOKEN) for a higher limit."
             return UnavailableError(f"{host} answered 429, too many requests", remedy=remedy)
         if status >= 500:
-            return UnavailableError(f"{host} answered {status}, a fault on its side", remedy=TRY_LATER)
+            return UnavailableError(f"{host} answered {status}, a server error", remedy=TRY_LATER)
         if isinstance(cause, errors.FileMetadataError):
             why = f"{host} answers without X-Repo-Commit, which the hub sends with every file"
             remedy = "Check HF_ENDPOINT and the proxy: a mirror must pass this header on."
@@ -229,7 +229,7 @@ def _of_hub(error: Exception, name: str, flag: str) -> SpsbenchError | None:
         remedy = "Check the path, or write org/name, with a revision as org/name@REVISION."
         return UsageError(why, flag=flag, remedy=remedy)
     if caused_by(errors.RevisionNotFoundError):
-        remedy = "Check the revision, which is behind the @."
+        remedy = "Check the revision, which follows the @."
         return UnavailableError(f"{name} has no such revision.", flag=flag, remedy=remedy)
     offline = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
     if caused_by(*offline) or any(sign in text for sign in _OFFLINE_SIGNS):

@@ -27,18 +27,18 @@ UNREACHED = "the hub cannot be reached"
 
 # Why layers are not compiled.
 
-OTHER_LOGITS = "its logits would be others"
-NO_LAYERS = "its body has no layers"
+OTHER_LOGITS = "its compiled logits differ"
+NO_LAYERS = "it has no list of decoder layers"
 
 # What settles how a drafter's folder is read, or does not.
 
-SPECULATORS_IDS = "speculators counts the layers before a state"
+SPECULATORS_IDS = "speculators: an id counts the layers before a state"
 SPECULATORS_RESIDUAL = "speculators' default; vLLM takes post for eagle3"
 SPECULATORS_RECYCLE = "norm_output of config.json, false where it is missing"
-SPECULATORS_WINDOW = "speculators trains so"
-BLOCK_AUTHORS_IDS = "their authors count layers from 0 and read what comes out"
+SPECULATORS_WINDOW = "as speculators trains it"
+BLOCK_AUTHORS_IDS = "the authors count layers from 0 and read their outputs"
 EAGLE3_IDS = "the authors' default, 2, n//2 and n-3 of n layers"
-ASSISTANT_POSITION = "transformers' code, whose format it is; vLLM and SGLang take written"
+ASSISTANT_POSITION = "transformers' code, which defines the format; vLLM and SGLang use written"
 MODULES_RECYCLE = "the code of its kind"
 
 XPRESS_REFUSED = "its refiner settles a block by argmax in several passes, so no row says what it drew from"
@@ -52,7 +52,7 @@ class DefaultAnchor(Message):
     kind: str
 
     def __str__(self) -> str:
-        return f"speculators' default for {self.kind}; others take the other one"
+        return f"speculators' default for {self.kind}; other engines assume the opposite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class IdsOfEngines(Message):
 
     def __str__(self) -> str:
         place = f" inside {self.inside}" if self.inside else ""
-        return f"vLLM and llama.cpp count so the ids{place}; SGLang takes layers' outputs for most targets"
+        return (
+            f"vLLM and llama.cpp count the ids{place} this way; SGLang reads layers' outputs for most targets"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class CacheUsed(Message):
     why: str
 
     def __str__(self) -> str:
-        return f"{self.why}: {self.name} as it is on this machine is used"
+        return f"{self.why}: the local copy of {self.name} is used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class LogitsNotCompared(Message):
 
     def __str__(self) -> str:
         needed, free = (f"{count / 2**30:.3g} GiB" for count in (self.needed_bytes, self.free_bytes))
-        return f"{self.name} is not held against transformers: {needed} more are needed, {free} are free"
+        return f"{self.name} is not compared with transformers: {needed} more are needed, {free} are free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class UnreadWeights(Message):
     def __str__(self) -> str:
         count = len(self.weights)
         unread = f"{count} {'is' if count == 1 else 'are'} not read ({first_names(self.weights)})"
-        return f"{self.name} stores weights that its configuration does not ask for: {unread}"
+        return f"{self.name} stores weights that its configuration does not use: {unread}"
 
 
 @dataclass(frozen=True, slots=True)

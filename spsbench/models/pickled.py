@@ -39,7 +39,7 @@ class PickledWeights(StoredWeights):
         self._file, self._flag = file, flag
         with open_file(file) as opened:
             if not zipfile.is_zipfile(opened):
-                raise self._refusal("is no archive as torch.save has written since 2020")
+                raise self._refusal("is not a zip archive, which torch.save writes since torch 1.6")
             opened.seek(0)
             with zipfile.ZipFile(opened) as archive:
                 packed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
@@ -49,13 +49,13 @@ class PickledWeights(StoredWeights):
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except Exception as fault:  # whatever an unpickler of a foreign file raises
-            why = f"holds something else than tensors ({type(fault).__name__}), which is not run"
+            why = f"holds objects other than tensors ({type(fault).__name__}), which is not run"
             raise self._refusal(why) from fault
         if not isinstance(content, dict) or not content:
             raise self._refusal("holds no tensors by name")
         for name, value in content.items():
             if not isinstance(name, str) or type(value) is not Tensor or value.layout != torch.strided:
-                raise self._refusal(f"holds {str(name)[:80]}, which is no tensor")
+                raise self._refusal(f"holds {str(name)[:80]}, which is not a tensor")
             if value.device.type != "cpu" or value.numel() * value.element_size() > most:
                 raise self._refusal(f"holds {name[:80]}, which is larger than the file")
         self._tensors: dict[str, Tensor] = content
@@ -78,6 +78,6 @@ class PickledWeights(StoredWeights):
     def integers(self, name: str) -> Ints:
         tensor = self._tensors[name]
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            raise self._refusal(f"has {name} in {tensor.dtype}, not in whole numbers")
+            raise self._refusal(f"has {name} in {tensor.dtype}, not in an integer type")
         numbers: Ints = tensor.to(torch.int64).numpy()
         return numbers

@@ -83,7 +83,7 @@ class Published:
         whole = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
         if not whole or not value or len(set(value)) != len(value):
             raise self.damage(
-                f"has {field} {as_typed(value)} in its {CONFIG}, which are no different layers' ids"
+                f"has {field} {as_typed(value)} in its {CONFIG}, which are not distinct layer ids"
             )
         return tuple(value)
 
@@ -117,9 +117,7 @@ class Published:
                 raise self.damage(f"has {name} of the shape {list(held[name].shape)}, not {list(shape)}")
         unread = [name for name in wanted if not self.stored.reads(name)]
         if unread:
-            raise self.damage(
-                f"has {_listed(unread)} in a type that is none of float32, bfloat16 and float16"
-            )
+            raise self.damage(f"has {_listed(unread)} in a type other than float32, bfloat16 and float16")
 
     def require_layers(self, layers: int, prefix: str = "layers.") -> None:
         """Refuse another number of decoder layers than there are tensors of, before any is built."""
@@ -143,7 +141,7 @@ class Published:
         """
         if D2T not in self.stored:
             if rows != vocab_size:
-                raise self.damage(f"drafts {rows} of {vocab_size} tokens and has no {D2T}, which says which")
+                raise self.damage(f"drafts {rows} of {vocab_size} tokens and has no {D2T}, which maps them")
             return None, ""
         if (shape := self.stored.shape(D2T)) != (rows,):
             raise self.damage(f"has {D2T} of the shape {list(shape)}, not {[rows]}")

@@ -41,9 +41,7 @@ def read_draft(folder: Path, flag: str) -> TrainedDraft:
                 if draft is not None:
                     return draft
     why = (
-        f"it has no {DESCRIPTION}"
-        if published is None
-        else f"its {CONFIG} and tensors are those of no known one"
+        f"it has no {DESCRIPTION}" if published is None else f"its {CONFIG} and tensors match no known format"
     )
     why = f"{folder} is not a trained draft: {why}."
     remedy = "Name a folder of spsbench distill, of speculators, or of an EAGLE-3 or Medusa head."

@@ -137,8 +137,8 @@ def require_rollback(source: ModelSource, flag: str) -> None:
     except NotCopyable as reason:
         why = f"keeps a state that cannot be copied ({reason})"
     raise UsageError(
-        f"{source.name} ({config.model_type}) {why}: after a rejected draft token it could not "
-        "be put back, and speculative sampling with it would be silently wrong.",
+        f"{source.name} ({config.model_type}) {why}: it could not be restored after "
+        "a rejected draft token, and speculative sampling with it would be silently wrong.",
         flag=flag,
         remedy="Choose another model.",
     )

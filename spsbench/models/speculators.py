@@ -238,7 +238,9 @@ def _layer_shapes(published: Published, layer: Mapping[str, Any]) -> dict[str, S
         with torch.device("meta"):
             body = eagle3_body(config_of_layers(layer), before_residual=False)
     except Exception as fault:  # whatever transformers raises at settings that make no layer
-        raise published.damage(f"has a {LAYER} that makes no layer ({first_line(fault)})") from fault
+        raise published.damage(
+            f"has a {LAYER} from which no layer can be built ({first_line(fault)})"
+        ) from fault
     shapes = {name: tuple(part.shape) for name, part in body.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if not name.startswith("embed_tokens")}
 

@@ -214,7 +214,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
         else:
             config = dict(_field(description, "config", dict))
     except ValueError as fault:
-        raise _refusal(folder, f"its {DESCRIPTION} does not say all that it must: {fault}", flag) from fault
+        raise _refusal(folder, f"its {DESCRIPTION} is incomplete: {fault}", flag) from fault
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
         vocabulary = read_vocabulary(stored, VOCABULARY, target.vocab_size)
@@ -313,7 +313,7 @@ def read_settings(file: Path, flag: str) -> dict[str, Any]:
     """Return the object in a draft's file of settings."""
     try:
         content = parse_json(read_file(file, _SETTINGS_BYTES).decode("utf-8"))
-        fault = None if isinstance(content, dict) else "it holds no object"
+        fault = None if isinstance(content, dict) else "it is not a JSON object"
     except (ValueError, OSError) as problem:
         fault = getattr(problem, "strerror", None) or str(problem)
     if fault is not None:

@@ -108,7 +108,7 @@ def test_readmes_command_by_the_hub_then_offline_then_with_the_hub_down(hub: Hub
     hub.break_down("status", 429)
     limited = done_here(hub, home, *command(tmp_path / "limited"))
     assert limited.code == 0, limited.err
-    said = f"127.0.0.1 answered 429, too many requests: {TARGET} as it is on this machine is used"
+    said = f"127.0.0.1 answered 429, too many requests: the local copy of {TARGET} is used"
     assert said in limited.err
     assert tokens(tmp_path / "first") == tokens(tmp_path / "offline") == tokens(tmp_path / "limited")
 

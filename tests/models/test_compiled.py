@@ -230,7 +230,7 @@ def test_a_compiled_model_with_other_logits_is_taken_back(
     lm = tiny("llama")
     before = logits(lm)
     compile_layers(lm)
-    assert lm.compiled == Compiled(0, lm.layers, "its logits would be others")
+    assert lm.compiled == Compiled(0, lm.layers, "its compiled logits differ")
     assert torch.equal(logits(lm), before)
     assert lm.backend == "torch"
 

@@ -102,7 +102,7 @@ def test_a_pair_is_fetched_once_and_then_read_without_the_hub(hub: Hub, forget: 
     with watched_by(notes := Notes()):
         load()
     assert hub.requests == ["HEAD /", "GET /api/models/org/target"]
-    line = "127.0.0.1 answered 503, a fault on its side: org/target as it is on this machine is used"
+    line = "127.0.0.1 answered 503, a server error: the local copy of org/target is used"
     assert notes.lines == [line]
 
 
@@ -126,7 +126,7 @@ def test_a_hub_that_is_down_is_asked_once_where_all_is_here(hub: Hub, forget: Ca
     hub.__exit__()
     with watched_by(notes := Notes()):
         load()
-    assert notes.lines == ["127.0.0.1 cannot be reached: org/target as it is on this machine is used"]
+    assert notes.lines == ["127.0.0.1 cannot be reached: the local copy of org/target is used"]
 
 
 def test_what_came_before_a_cut_does_not_come_again(hub: Hub, forget: Callable[[], None]) -> None:

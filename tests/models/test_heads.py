@@ -181,7 +181,7 @@ BAD = {
     "no description": ("is not a trained draft: it has no draft.json", UnavailableError),
     "no weights": ("is not a trained draft: it has no model.safetensors", UnavailableError),
     "damaged": ("its draft.json cannot be read", UnavailableError),
-    "incomplete": ("its draft.json does not say all that it must", UnavailableError),
+    "incomplete": ("its draft.json is incomplete", UnavailableError),
     "another format": ("is of format 2; this version reads format 1", UsageError),
     "another kind": ("is of the kind tree", UsageError),
     "ids out of range": ("the vocabulary of .* has ids outside of 0 to 257", UsageError),

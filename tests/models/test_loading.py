@@ -193,7 +193,7 @@ ANSWER: Any = SimpleNamespace(headers={}, request=None)
     [
         (errors.GatedRepoError("403", response=ANSWER), "org/m is gated", "hf auth login"),
         (errors.RepositoryNotFoundError("401", response=ANSWER), "no model org/m was found", "name"),
-        (errors.RevisionNotFoundError("404", response=ANSWER), "no such revision", "behind the @"),
+        (errors.RevisionNotFoundError("404", response=ANSWER), "no such revision", "follows the @"),
         (errors.OfflineModeIsEnabled("x"), "cannot be reached", "HF_HOME"),
         (ConnectionError("x"), "cannot be reached", "HF_HOME"),
     ],

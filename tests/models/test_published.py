@@ -269,7 +269,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
                 "hidden_act": "none",
             }
         },
-        "makes no layer",
+        "from which no layer can be built",
     ),
     "absurd": (
         {"transformer_layer_config": {"num_hidden_layers": 10**9}},
@@ -325,7 +325,7 @@ def test_a_pickle_of_anything_but_tensors_is_not_run(tmp_path: Path, case: str) 
         more = {"a call": {"x": Harmless()}, "a number": {"x": 3}, "views of nothing": {"x": huge}}
         torch.save(list(held.values()) if case == "a list" else held | more[case], file)
     with pytest.raises(
-        UsageError, match=r"--drafter: .*medusa_lm_head\.pt (holds|is no archive).*safetensors"
+        UsageError, match=r"--drafter: .*medusa_lm_head\.pt (holds|is not a zip archive).*safetensors"
     ):
         read_draft(folder, FLAG)
     assert not Harmless.ran

@@ -180,5 +180,5 @@ def test_a_tied_head_may_be_stored_twice_and_what_is_not_read_is_said(
         result = run_over(backend, folder, tmp_path)
         assert result.code == 0, result.err
         shutil.rmtree(tmp_path / "r")
-        said = "stores weights that its configuration does not ask for: 1 is not read (model.vision.weight)"
+        said = "stores weights that its configuration does not use: 1 is not read (model.vision.weight)"
         assert said in " ".join(result.err.split())

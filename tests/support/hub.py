@@ -268,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 FAULTS: dict[str, tuple[Kind, int, str, str]] = {
     "429": ("status", 429, "127.0.0.1 answered 429, too many requests.", "HF_TOKEN"),
-    "503": ("status", 503, "127.0.0.1 answered 503, a fault on its side.", "Try again later"),
+    "503": ("status", 503, "127.0.0.1 answered 503, a server error.", "Try again later"),
     "captive portal": ("web page", 0, "127.0.0.1 answered with a web page", "Log in to the network"),
     "mirror": ("no commit", 0, "127.0.0.1 answers without X-Repo-Commit", "HF_ENDPOINT"),
 }

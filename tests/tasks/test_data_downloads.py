@@ -95,7 +95,7 @@ def test_what_is_needed_comes_once_with_its_size_first_and_is_then_read_without_
     forget()
     with watched_by(notes := Notes()):
         assert load() == first
-    line = f"127.0.0.1 answered 503, a fault on its side: {XSUM} as it is on this machine is used"
+    line = f"127.0.0.1 answered 503, a server error: the local copy of {XSUM} is used"
     assert notes.lines == [line]
 
 
@@ -124,9 +124,7 @@ def test_another_source_of_the_cache_serves_where_the_hub_fails(hub: Hub, forget
     forget()
     with watched_by(notes := Notes()):
         assert load() == first
-    assert notes.lines == [
-        f"127.0.0.1 answered 503, a fault on its side: {name} as it is on this machine is used"
-    ]
+    assert notes.lines == [f"127.0.0.1 answered 503, a server error: the local copy of {name} is used"]
 
 
 def test_what_came_before_a_cut_does_not_come_again(hub: Hub, forget: Callable[[], None]) -> None:
