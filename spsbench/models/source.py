@@ -26,7 +26,7 @@ from spsbench.models.kinds import CONFIG, MODEL, is_trained
 from spsbench.models.location import local_folder
 from spsbench.models.messages import OTHER_MODEL
 from spsbench.models.plausible import require_bounded_config, require_ordinary_files, too_much
-from spsbench.models.text_part import class_of, has_towers, reads_both_ways, what_else, why_no_text
+from spsbench.models.text_part import class_of, has_towers, reads_both_ways, require_text_alone, what_else
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import TrainedDraft, embedding_fingerprint, layer_config, read_trained
 
@@ -104,8 +104,7 @@ def require_generative(config: Any, name: str, flag: str) -> None:
     if reads_both_ways(config):
         why = f"{kind} is not causal: each token sees those after it; its config.json lacks is_decoder: true."
         raise UsageError(why, flag=flag, remedy=OTHER_MODEL)
-    if reason := why_no_text(config):
-        raise UsageError(f"{kind} writes no text alone: {reason}.", flag=flag, remedy=OTHER_MODEL)
+    require_text_alone(config, kind, flag)
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."

@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from spsbench.base.errors import UsageError, first_line
+from spsbench.models.messages import OTHER_MODEL
 
 
 class NeedsTower(UsageError):
@@ -121,8 +122,8 @@ def text_class(config: Any) -> Any | None:
     return found if isinstance(found, type) and issubclass(found, WithoutTowers) else None
 
 
-def why_no_text(config: Any) -> str | None:
-    """Return why a model with towers computes no text alone; None if it does, or only its weights can tell.
+def require_text_alone(config: Any, kind: str, flag: str) -> None:
+    """Refuse a model with towers that computes no text alone; what only its weights can tell passes.
 
     It is built without memory, and reads three tokens.
     """
@@ -130,32 +131,35 @@ def why_no_text(config: Any) -> str | None:
 
     found = text_class(config)
     if found is None:
-        return None
-    if config.model_type.endswith("_assistant"):
-        return "it proposes tokens from the states of the target that it was trained for"
+        return
     needed = [
         name
         for name, given in inspect.signature(found.forward).parameters.items()
         if given.default is given.empty and given.kind is given.POSITIONAL_OR_KEYWORD
     ]
     beside = [name for name in needed if name not in ("self", "input_ids", "attention_mask")]
-    if beside:
-        return f"its forward takes no text without {' and '.join(beside)}"
-    try:
-        with torch.device("meta"):
-            model = found._from_config(config, dtype=torch.float32).eval()
-    except Exception as error:
-        return f"transformers cannot build it ({first_line(error, kind=True).rstrip('.')})"
-    try:
-        with torch.device("meta"), torch.inference_mode():
-            model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=False)
-    except NeedsTower as error:
-        return error.message.rstrip(".")
-    except (ValueError, TypeError, AttributeError, ImportError) as error:
-        return f"a forward of text alone fails: {first_line(error).rstrip('.')}"
-    except Exception:  # what a tensor without memory cannot do
-        return None
-    return None
+    if config.model_type.endswith("_assistant"):
+        why = "it proposes tokens from the states of the target that it was trained for"
+    elif beside:
+        why = f"its forward takes no text without {' and '.join(beside)}"
+    else:
+        model = None
+        try:
+            with torch.device("meta"):
+                model = found._from_config(config, dtype=torch.float32).eval()
+            with torch.device("meta"), torch.inference_mode():
+                model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=False)
+            return
+        except Exception as error:
+            if model is None:
+                why = f"transformers cannot build it ({first_line(error, kind=True).rstrip('.')})"
+            elif isinstance(error, NeedsTower):
+                why = error.message.rstrip(".")
+            elif isinstance(error, (ValueError, TypeError, AttributeError, ImportError)):
+                why = f"a forward of text alone fails: {first_line(error).rstrip('.')}"
+            else:  # what a tensor without memory cannot do
+                return
+    raise UsageError(f"{kind} writes no text alone: {why}.", flag=flag, remedy=OTHER_MODEL)
 
 
 class WithoutTowers:
