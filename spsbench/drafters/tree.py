@@ -83,7 +83,7 @@ class ModelTreeDrafter:
             behind = self._rows_after(level.values())
             below = dict[int, Node]()
             for parent, node in level.items():
-                for token, row in self._chosen_siblings(behind[node], width, numbers[len(drafted) :]):
+                for token, row in self._choice(behind[node], width, numbers[len(drafted) :]):
                     below[len(drafted)] = node.child(token)
                     drafted.append(token)
                     parents.append(parent)
@@ -92,10 +92,8 @@ class ModelTreeDrafter:
         shown = None if self._siblings == "top" else HostRows(own_rows, self._vocab_size)
         return Draft(torch.tensor(drafted, dtype=torch.int64, device=u.device), shown, parents)
 
-    def _chosen_siblings(
-        self, row: HostRow, width: int, numbers: Sequence[float]
-    ) -> Iterator[tuple[int, HostRow]]:
-        """At most ``width``, each with the row that it was chosen from."""
+    def _choice(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        """At most ``width`` siblings, each with the row that it was chosen from."""
         if self._siblings == "top":
             for token, _ in _likeliest(row, min(width, len(numbers))):
                 yield token, row

@@ -76,37 +76,40 @@ class BeamLM:
         return [*proposable(self._lm, self.score(nodes)).clone()]
 
 
-def tree_of(lm: LanguageModel, flag: str = "--tree") -> BeamLM:
+_TREE, _SAMPLING = "--tree", "--sampling"
+
+
+def tree_of(lm: LanguageModel) -> BeamLM:
     """Make a model score trees, with its own cache; refuse where it cannot, or not exactly."""
     if not isinstance(lm, TorchLM | OnnxLM):
-        raise _refusal(type(lm).__name__, "its forward takes no mask", flag)
-    _require_columns(lm, flag)
+        raise _refusal(type(lm).__name__, "its forward takes no mask", _TREE)
+    _require_columns(lm)
     scorer = BeamLM(lm)
-    require_exact_tree(scorer, flag)
+    require_exact_tree(scorer, _TREE)
     lm.rollback(0)
     return scorer
 
 
-def _require_columns(lm: TorchLM | OnnxLM, flag: str) -> None:
+def _require_columns(lm: TorchLM | OnnxLM) -> None:
     """Refuse a model whose memory has no column for each node of a tree."""
     name = str(lm.config.model_type)
     if isinstance(lm, EncoderDecoder):
-        raise _refusal(name, "it is an encoder-decoder", flag)
+        raise _refusal(name, "it is an encoder-decoder", _TREE)
     if isinstance(lm, SplitLM | PlacedLM):
-        raise _refusal(name, "its layers are spread over devices", flag)
+        raise _refusal(name, "its layers are spread over devices", _TREE)
     if lm.rolled_back_by != "length":
         why = "its running state follows one line of tokens, and has no column for a branch"
-        raise _refusal(name, why, flag)
+        raise _refusal(name, why, _TREE)
     if isinstance(lm, TorchLM) and isinstance(lm.cache, StateCache):
-        raise _refusal(name, "the keys of its index are in the order of a line", flag)
+        raise _refusal(name, "the keys of its index are in the order of a line", _TREE)
     window = attention_window(lm.config)
     if window is not None and window < lm.context_window and not isinstance(lm, OnnxLM):
         why = f"over {lm.backend} its attention window of {window} tokens would not follow the branches"
-        raise _refusal(name, why, flag)
+        raise _refusal(name, why, _TREE)
 
 
 @torch.inference_mode()
-def require_exact_tree(lm: BeamLM, flag: str = "--sampling") -> None:
+def require_exact_tree(lm: BeamLM, flag: str = _SAMPLING) -> None:
     """Score a small tree, keep one branch and go on; compare with a forward of each branch in line.
 
     It catches models that ignore a mask or positions, and caches whose columns cannot be moved. The prompt
@@ -235,7 +238,7 @@ def _encoder_decoder(lm: Seq2SeqLM) -> _EncoderDecoder:
     block = getattr(decoder, "block", None)
     if block is not None and hasattr(block[0].layer[0].SelfAttention, "_relative_position_bucket"):
         return _EncoderDecoder(lm, _relative)
-    raise _refusal(type(lm.model).__name__, "its decoder's positions cannot be set", "--sampling")
+    raise _refusal(type(lm.model).__name__, "its decoder's positions cannot be set", _SAMPLING)
 
 
 def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[Any]:
@@ -273,7 +276,7 @@ def additive(branches: Branches, prefix: int, lm: CausalLM) -> Tensor:
 
 
 def _refusal(name: str, reason: str, flag: str) -> UsageError:
-    other = "another sampling than beam" if flag == "--sampling" else "drafts that are chains"
+    other = "another sampling than beam" if flag == _SAMPLING else "drafts that are chains"
     return UsageError(
         f"{name} cannot score a tree of tokens: {reason}.",
         flag=flag,

@@ -157,7 +157,7 @@ def compile_layers(lm: TorchLM) -> None:
     """
     layers: list[nn.Module] = [*getattr(body_of(lm.model), "layers", ())]
     before = _logits(lm)
-    forwards, reason = _compiled_forwards(lm, layers)
+    forwards, reason = _forwards_of(lm, layers)
     for layer, forward in forwards.items():
         vars(layer)["forward"] = forward
     if not _is_close(_logits(lm), before, lm.dtype):
@@ -168,9 +168,7 @@ def compile_layers(lm: TorchLM) -> None:
     lm.compiled = Compiled(len(forwards), lm.layers, reason)
 
 
-def _compiled_forwards(
-    lm: TorchLM, layers: Sequence[nn.Module]
-) -> tuple[dict[nn.Module, CompiledForward], str]:
+def _forwards_of(lm: TorchLM, layers: Sequence[nn.Module]) -> tuple[dict[nn.Module, CompiledForward], str]:
     """Of the layers that have one, and why the last of the others has none."""
     one, several = (_calls_of_layers(lm, layers, rows) for rows in (1, SEVERAL))
     graphs: dict[nn.Module, LayerGraph] = {}

@@ -107,11 +107,13 @@ def remedy_for(boards: Sequence[Mapping[str, str]]) -> str:
     build = torch.version.cuda
     runs = build is not None and wheels is not None and int(wheels[2:4]) >= int(build.partition(".")[0])
     if build is not None and (_hidden_by() is not None or (runs and VISIBLE in os.environ)):
-        return f"Without {VISIBLE} torch sees all of them."
-    if wheels is None:
-        return f"Its driver is {driver}: install {_WHEELS[-1][0]} or later."
-    index = f"https://download.pytorch.org/whl/{wheels}"
-    return f"For driver {driver}: pip install --force-reinstall torch --index-url {index}"
+        remedy = f"Without {VISIBLE} torch sees all of them."
+    elif wheels is None:
+        remedy = f"Its driver is {driver}: install {_WHEELS[-1][0]} or later."
+    else:
+        index = f"https://download.pytorch.org/whl/{wheels}"
+        remedy = f"For driver {driver}: pip install --force-reinstall torch --index-url {index}"
+    return remedy
 
 
 def _name(index: int) -> str:

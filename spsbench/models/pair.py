@@ -66,7 +66,7 @@ class PairSource:
         tokenizer = self.tokenizer.with_template_args(variables)
         return replace(self, target=replace(self.target, tokenizer=tokenizer))
 
-    def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
+    def window_for(self, output: int) -> int:
         """Return the longest sequence that leaves ``output`` tokens after the prompt."""
         border = self.tokenizer.border
         if border is None:
@@ -76,7 +76,7 @@ class PairSource:
             raise UsageError(
                 f"an output of {output} tokens, the last draft included, exceeds the decoder's window of "
                 f"{self.context_window}.",
-                flag=flag,
+                flag="--max-new-tokens",
                 remedy="Choose fewer new tokens.",
             )
         return self.context_window + len(border.start) + output
@@ -149,7 +149,7 @@ def pair_backend(
         roles = ("--target", "--draft")
         for part, dtype, role in zip((source.target, source.draft), dtypes, roles, strict=True):
             precision = Precision(dtype)
-            require_quantisable(part.config, part.quantization, precision, device, part.name, "--dtype")
+            require_quantisable(part.config, part.quantization, precision, device, part.name)
             require_readable(part.config, part.quantization, device, part.name, role)
             if backend == INDUCTOR:
                 require_compilable(part.config, part.quantization or precision.quantise, part.name)
@@ -231,7 +231,7 @@ def _target(
     if ranks is not None:
         ranks.tell(Order.LOAD, threads or 0)
         ranks.share((source.config, dtypes))
-        return load_split(source.target, dtype, vocab_size, "--target", ranks)
+        return load_split(source.target, dtype, vocab_size, ranks)
     if placement is not None:
         alone = source.is_one(dtypes)
         reserved = 0 if alone else weight_bytes(source.draft, dtypes[1], "--draft", device) or 0

@@ -22,6 +22,7 @@ from spsbench.config.models import Precision
 from spsbench.models.causal_lm import skeleton
 
 LIBRARY = "torchao"
+_FLAG = "--dtype"
 EXTRA = "spsbench[large]"
 """What installs torchao and accelerate."""
 
@@ -117,32 +118,32 @@ _NEEDS = {
 
 
 def require_quantisable(
-    config: Any, prequantised: str | None, precision: Precision, device: torch.device, name: str, flag: str
+    config: Any, prequantised: str | None, precision: Precision, device: torch.device, name: str
 ) -> None:
     """Refuse what torchao cannot quantise here; nothing is loaded."""
     if precision.quantise is None:
         return
     if prequantised is not None:
         remedy = "Leave it out, or choose a checkpoint that is not quantised."
-        raise UsageError(f"{name} is quantised by {prequantised} already.", flag=flag, remedy=remedy)
+        raise UsageError(f"{name} is quantised by {prequantised} already.", flag=_FLAG, remedy=remedy)
     needed = [LIBRARY] if device.type == "cpu" else [LIBRARY, "accelerate"]
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
         why = f"{precision.quantise} over torch needs {' and '.join(missing)}, which is not installed."
         remedy = f"pip install '{EXTRA}', or on a CPU use a model that onnxruntime computes in float32."
-        raise UnavailableError(why, flag=flag, remedy=remedy)
+        raise UnavailableError(why, flag=_FLAG, remedy=remedy)
     if device.type not in ("cpu", "cuda"):
         why = f"{precision.quantise} over torch runs on cpu and cuda, not on {device.type}."
-        raise UsageError(why, flag=flag, remedy="Leave it out, or use another --device.")
+        raise UsageError(why, flag=_FLAG, remedy="Leave it out, or use another --device.")
     dtype = getattr(torch, precision.dtype, None) or getattr(config, "dtype", None)
     if precision.quantise == "int4" and device.type == "cuda" and dtype is not torch.bfloat16:
         why = f"int4 over CUDA computes in bfloat16 alone, not in {str(dtype).removeprefix('torch.')}."
-        raise UsageError(why, flag=flag, remedy="Add --dtype bfloat16, or use int8.")
+        raise UsageError(why, flag=_FLAG, remedy="Add --dtype bfloat16, or use int8.")
     if not _quantised_layers(skeleton(config), precision.quantise, device):
         raise UsageError(
             f"{name} ({config.model_type}) has no linear layer that torchao can quantise to "
             f"{precision.quantise}.",
-            flag=flag,
+            flag=_FLAG,
             remedy="Leave it out, or choose a model like Llama or Qwen.",
         )
 

@@ -17,6 +17,7 @@ from spsbench.config.processing import ProcessingSettings
 from spsbench.models.source import ModelSource
 
 FILE = "generation_config.json"
+_FLAG = "--sampling"
 ENSEMBLE = "assistant_ensemble_weight"
 """A weight of the target below 1 in what transformers' assisted generation verifies against: lossy."""
 
@@ -71,7 +72,7 @@ OFF: Mapping[str, Callable[[Any], bool]] = {
 """Settings that change what is written and that ``--sampling`` has not: off, or refused by name."""
 
 
-def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams:
+def recommended(target: ModelSource) -> SamplingParams:
     """Return the sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
 
     Every field is taken, off by its own meaning or refused (``OFF``), or none of the sampling.
@@ -86,19 +87,19 @@ def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams
     settings, name = target.generation, target.title
     remedy = "Name a sampling of the task; --temperature, --top-p and --top-k set its values."
     if settings is None:
-        raise UsageError(f"{name} has no {FILE}.", flag=flag, remedy=remedy)
+        raise UsageError(f"{name} has no {FILE}.", flag=_FLAG, remedy=remedy)
     drawing = [key for key in (*_DRAWS, *_CUTS) if settings.get(key) is not None]
     sampled = settings.get("do_sample", bool(drawing))
     if "do_sample" not in settings and not drawing and settings.get("repetition_penalty") is None:
-        raise UsageError(f"the {FILE} of {name} says nothing about sampling.", flag=flag, remedy=remedy)
+        raise UsageError(f"the {FILE} of {name} says nothing about sampling.", flag=_FLAG, remedy=remedy)
     if type(sampled) is not bool:
         why = f"the {FILE} of {name} says do_sample {as_typed(sampled)}, which is neither true nor false."
-        raise UsageError(why, flag=flag, remedy=remedy)
+        raise UsageError(why, flag=_FLAG, remedy=remedy)
     for key, off in OFF.items():
         if not off(value := settings.get(key)):
-            why = f"the {FILE} of {name} asks for {key} {as_typed(value)}, which {flag} {RECOMMENDED} lacks."
-            search = f"A beam search is {flag} {BEAM}. " if key == "num_beams" else ""
-            raise UsageError(why, flag=flag, remedy=search + remedy)
+            why = f"the {FILE} of {name} asks for {key} {as_typed(value)}, which {_FLAG} {RECOMMENDED} lacks."
+            search = f"A beam search is {_FLAG} {BEAM}. " if key == "num_beams" else ""
+            raise UsageError(why, flag=_FLAG, remedy=search + remedy)
     if settings.get("top_k") == -1:  # as vLLM and llama.cpp write that there is none
         settings = {**settings, "top_k": 0}
     checked = validate(_Values, settings, lambda key: f"{FILE} of {name}: {key}")

@@ -261,9 +261,9 @@ class _T5Builder(Builder):
         across = self._node("Transpose", [by_query], perm=[2, 0, 1])
         self._node("Unsqueeze", [across, self._constant("first", np.array([0]))], [_BIAS])
 
-    def _token_count(self, x: str) -> str:
-        """[] of [1, n, hidden]."""
-        shape = self._node("Shape", [x])
+    def _token_count(self) -> str:
+        """[] of ``hidden`` [1, n, hidden]."""
+        shape = self._node("Shape", ["hidden"])
         return self._node("Gather", [shape, self._constant("tokens_axis", np.array(1))], axis=0)
 
 
@@ -273,7 +273,7 @@ class _EncoderBuilder(_T5Builder):
     _half = "encoder"
 
     def graph(self) -> Graph:
-        self._position_bias("zero", self._token_count("hidden"), -self._whole.far)
+        self._position_bias("zero", self._token_count(), -self._whole.far)
         states = self._final_states("hidden")
         for number in range(self._whole.decoder.layers):
             for kind in ("key", "value"):
@@ -306,7 +306,7 @@ class _DecoderBuilder(_T5Builder):
 
     def graph(self) -> Graph:
         total = self._node("Cast", ["total"], to=TensorProto.INT64)
-        self._position_bias(self._node("Sub", [total, self._token_count("hidden")]), total, 0)
+        self._position_bias(self._node("Sub", [total, self._token_count()]), total, 0)
         return super().graph()
 
     def _blocks(self, number: int) -> list[Any]:

@@ -270,12 +270,12 @@ def require_splittable(source: ModelSource, size: int) -> None:
     raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Choose another N or another target, or leave it out.")
 
 
-def load_split(source: ModelSource, dtype: str, vocab_size: int, flag: str, ranks: Ranks) -> SplitLM:
+def load_split(source: ModelSource, dtype: str, vocab_size: int, ranks: Ranks) -> SplitLM:
     from transformers.distributed import DistributedConfig
 
     with ranks.together("loading"):
         split = {"distributed_config": DistributedConfig(tp_size=ranks.size, tp_plan="auto")}
-        model = from_pretrained(source, dtype, ranks.device, flag, split)
+        model = from_pretrained(source, dtype, ranks.device, "--target", split)
     return SplitLM(model.eval(), vocab_size, ranks)
 
 

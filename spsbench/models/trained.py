@@ -217,7 +217,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
         raise _refusal(folder, f"its {DESCRIPTION} is incomplete: {fault}", flag) from fault
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
-        vocabulary = read_vocabulary(stored, VOCABULARY, target.vocab_size)
+        vocabulary = read_vocabulary(stored, target.vocab_size)
     if not stored.tensors:
         raise _refusal(folder, f"it has no {WEIGHTS}", flag)
     if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
@@ -244,14 +244,16 @@ def _count(told: Mapping[str, Any], name: str, most: int) -> int:
     return value
 
 
-def read_vocabulary(stored: Checkpoint, name: str, vocab_size: int) -> Ints | None:
-    """Return the whole numbers under a name, at most one for each token; None without that tensor."""
-    if name not in stored:
+def read_vocabulary(stored: Checkpoint, vocab_size: int) -> Ints | None:
+    """Return its whole numbers, at most one for each token; None without that tensor."""
+    if VOCABULARY not in stored:
         return None
-    tensor = stored.tensors[name]
+    tensor = stored.tensors[VOCABULARY]
     if tensor.size > vocab_size or not tensor.kind.startswith(("I", "U")):
-        raise ValueError(f"{name} has {tensor.size:,} values of {tensor.kind}, for {vocab_size:,} tokens")
-    return stored.integers(name)
+        raise ValueError(
+            f"{VOCABULARY} has {tensor.size:,} values of {tensor.kind}, for {vocab_size:,} tokens"
+        )
+    return stored.integers(VOCABULARY)
 
 
 _LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")

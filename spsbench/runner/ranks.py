@@ -191,7 +191,7 @@ def _load_slices(ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
     source = find_pair(wanted)
     device = ranks.device
     size = source.vocab_size
-    target = tensor_parallel.load_split(source.target, dtypes[0], size, "--target", ranks)
+    target = tensor_parallel.load_split(source.target, dtypes[0], size, ranks)
     if device.type == "cpu":
         torch.set_num_threads(threads or suitable_threads(target.parameters))
     draft: CausalLM = target

@@ -215,7 +215,7 @@ def test_what_a_device_cannot_is_refused(
     wide: Any, asked: str, device: torch.device, said: str | None, kind: type[SpsbenchError]
 ) -> None:
     def ask() -> None:
-        require_quantisable(wide.config, None, Precision(asked), device, "model", "--dtype")
+        require_quantisable(wide.config, None, Precision(asked), device, "model")
 
     if said is None:
         ask()
@@ -231,7 +231,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr(quantised, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(UnavailableError, match=f"int8 over torch needs {missing}, which is not") as caught:
-        require_quantisable(wide.config, None, Precision("int8"), GPU, "model", "--dtype")
+        require_quantisable(wide.config, None, Precision("int8"), GPU, "model")
     assert "pip install 'spsbench[large]'" in str(caught.value.remedy)
 
 

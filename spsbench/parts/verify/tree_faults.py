@@ -102,10 +102,8 @@ class _ShownAsDrawn(ModelTreeDrafter):
         made = super().draft(tokens, k, u)
         return Draft(made.tokens, HostRows(self._drawn_rows, self._vocab_size), made.parents)
 
-    def _chosen_siblings(
-        self, row: HostRow, width: int, numbers: Sequence[float]
-    ) -> Iterator[tuple[int, HostRow]]:
-        for token, drawn_from in super()._chosen_siblings(row, width, numbers):
+    def _choice(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        for token, drawn_from in super()._choice(row, width, numbers):
             self._drawn_rows.append(drawn_from)
             yield token, drawn_from
 
@@ -113,11 +111,9 @@ class _ShownAsDrawn(ModelTreeDrafter):
 class _NotNormalised(ModelTreeDrafter):
     """Siblings without replacement, told with what is left of the row and not with its share."""
 
-    def _chosen_siblings(
-        self, row: HostRow, width: int, numbers: Sequence[float]
-    ) -> Iterator[tuple[int, HostRow]]:
+    def _choice(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
         gone = list[int]()
-        for token, left in super()._chosen_siblings(row, width, numbers):
+        for token, left in super()._choice(row, width, numbers):
             share = 1.0 - sum(map(row.at, gone))
             gone.append(token)
             yield token, HostRow(left.ids, share * left.weights)
