@@ -36,7 +36,7 @@ from spsbench.models.causal_lm import LAST, CausalLM, States, text_config
 from spsbench.models.heads import HeadChain, PEagleChain, load_chain, load_heads
 from spsbench.models.kinds import AS_WRITTEN, BLOCKS, DFLASH, EAGLE, EAGLE3, MEDUSA, MODEL, OF_HEADS, PEAGLE
 from spsbench.models.reading import read_draft
-from spsbench.models.source import ModelSource, embedding_of, fingerprint
+from spsbench.models.source import ModelSource, fingerprint, require_made_for
 from spsbench.models.trained import TrainedDraft
 
 if TYPE_CHECKING:
@@ -93,13 +93,9 @@ def content(options: Options) -> str:
 
 
 def suits(options: Options, target: ModelSource) -> None:
-    config = text_config(target.config)
     draft = _read_named_folder(options)
-    embedding = (
-        embedding_of(target, "--target") or draft.target.embedding
-    )  # otherwise it is checked at loading
-    draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
-    draft.require_layers(config.num_hidden_layers, _FLAG)
+    require_made_for(draft, target, _FLAG)
+    draft.require_layers(text_config(target.config).num_hidden_layers, _FLAG)
 
 
 def build(options: Options, context: Context) -> EagleDrafter | AheadDrafter | HeadTreeDrafter:

@@ -21,9 +21,17 @@ from spsbench.base.errors import UsageError
 from spsbench.decode.batch import BatchModel
 from spsbench.decode.protocols import sent
 from spsbench.models.causal_lm import CausalLM, attention_window, text_config, tolerance
-from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import build_graph
-from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, taken_by, value_of
+from spsbench.models.onnx_lm import (
+    OnnxForward,
+    OnnxLM,
+    bind,
+    rotary_tables,
+    run_bound,
+    session_of,
+    taken_by,
+    value_of,
+)
 from spsbench.models.recurrent import StateCache
 from spsbench.models.torch_lm import TorchLM
 

@@ -24,9 +24,8 @@ from spsbench.models.checkpoint import EMBEDDING, HEAD, StoredWeights
 from spsbench.models.kinds import AUTHORS, EAGLE, EAGLE3, MEDUSA, PEAGLE, POST
 from spsbench.models.live_tree import Branches
 from spsbench.models.onednn import Product
-from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import Builder, Graph
-from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
+from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, run_bound, session_of
 from spsbench.models.packed import fitted, stored_weight
 from spsbench.models.rewind import RewindCache
 from spsbench.models.speculators import FC, MASK_HIDDEN, OWN_EMBEDDING, WHOLE_NORM, eagle3_body, norm_of_state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -21,7 +22,6 @@ from spsbench.models.causal_lm import LAST, NORMED, CausalLM, FeatureRows, State
 from spsbench.models.checkpoint import EMBEDDING, StoredWeights, trim_heap
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches, Columns
-from spsbench.models.onnx_errors import as_python, run_bound, runtime_errors
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph, state_name
 from spsbench.models.trained import embedding_fingerprint
 from spsbench.models.witness import ReadBlock
@@ -57,6 +57,34 @@ def session_options(threads: int) -> SessionOptions:
         raise UsageError(why, flag="--threads", remedy=f"Give {_pool[0]}, or begin a new process.")
     options.use_per_session_threads = False
     return options
+
+
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """Return what the runtime raises: its own errors have no base, and its bindings raise Python's."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    raised = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (RuntimeError, *raised)
+
+
+def run_bound(session: InferenceSession, binding: Any) -> None:
+    """Run a forward that is bound.
+
+    Raises:
+        RuntimeError: as torch's forward would; an error of the runtime's own would pass every handler of it.
+    """
+    try:
+        session.run_with_iobinding(binding)
+    except runtime_errors() as error:
+        raise as_python(error) from error
+
+
+def as_python(error: Exception) -> RuntimeError:
+    """Return an error of the runtime as Python's own, with its whole message."""
+    return RuntimeError("ONNX Runtime: " + (_CODE.sub("", str(error)) or type(error).__name__))
 
 
 # Larger blocks are prompts: no two are of the same length, and a prompt does not wait for a binding.

@@ -20,9 +20,8 @@ from spsbench.models.causal_lm import LAST, CausalLM, States, decoder_layers
 from spsbench.models.checkpoint import StoredWeights
 from spsbench.models.choices import Choices
 from spsbench.models.live_tree import Branches
-from spsbench.models.onnx_errors import run_bound
 from spsbench.models.onnx_graph import Builder, Graph
-from spsbench.models.onnx_lm import OnnxForward, OnnxModel, session_of
+from spsbench.models.onnx_lm import OnnxForward, OnnxModel, run_bound, session_of
 from spsbench.models.quantised import stored_bytes
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM

@@ -308,10 +308,7 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
         remedy = f"Use --drafter heads:from={name}."
         raise UsageError(f"{name} is a head of the kind {draft.kind}, not a model.", flag=flag, remedy=remedy)
     over = text_config(target.config)
-    embedding = (
-        embedding_of(target, "--target") or draft.target.embedding
-    )  # otherwise it is checked at loading
-    draft.require_target(over.hidden_size, over.vocab_size, embedding, flag)
+    require_made_for(draft, target, flag)
     require_bounded_config(draft.config, name, flag)
     config = layer_config(draft)
     if config.hidden_size != draft.target.hidden:
@@ -324,6 +321,13 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
     require_generative(config, name, flag)
     sharing = Sharing(draft, target)
     return ModelSource(name, location, None, fingerprint(location), config, target.tokenizer, sharing=sharing)
+
+
+def require_made_for(draft: TrainedDraft, target: ModelSource, flag: str) -> None:
+    """By the target's configuration; its embedding is compared at loading where its files are not here."""
+    config = text_config(target.config)
+    embedding = embedding_of(target, "--target") or draft.target.embedding
+    draft.require_target(config.hidden_size, config.vocab_size, embedding, flag)
 
 
 def embedding_of(source: ModelSource, flag: str) -> str | None:

@@ -19,10 +19,10 @@ from transformers import Gemma4AssistantForCausalLM
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Spec
-from spsbench.drafters import trained
 from spsbench.drafters.read_otherwise import by_reading
 from spsbench.drafters.registry import drafter_kind
 from spsbench.drafters.served_drafts import LLAMA_CPP, SGLANG, TRANSFORMERS, VLLM, Served, readings, served
+from spsbench.models import source
 from spsbench.models.assistant import describe_assistant
 from spsbench.models.module_folders import describe_modules
 from spsbench.models.published import open_published
@@ -262,7 +262,7 @@ def test_what_is_said_of_transformers_and_assistants_is_so(tmp_path: Path) -> No
 def test_a_target_of_another_width_or_depth_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trained, "embedding_of", lambda source, flag: None)
+    monkeypatch.setattr(source, "embedding_of", lambda source, flag: None)
 
     class Found:
         def __init__(self, **sizes: int) -> None:
