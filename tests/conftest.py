@@ -134,12 +134,13 @@ def metric_script(evaluate_modules: None, tmp_path: Path) -> Callable[[str, str]
 @pytest.fixture(scope="module")
 def quick_rehearsals() -> Iterator[None]:
     """Replay times few loops and draws few resamples: of the times it is asked that they are there."""
-    from spsbench.parts.whatif.replay import advice, study, times
+    from spsbench.parts.whatif.replay import advice, rehearsal, study, times
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "LEAST_ROUNDS", 2)
+        patch.setattr(rehearsal, "LEAST_ROUNDS", 2)
         patch.setattr(advice, "LEAST_ROUNDS", 2)
-        patch.setattr(times, "_LOOPS", 8)
-        patch.setattr(times, "_LEAST_TOKENS", 16)
+        patch.setattr(rehearsal, "_LOOPS", 8)
+        patch.setattr(rehearsal, "_LEAST_TOKENS", 16)
         patch.setattr(times, "RESAMPLES", 500)
         yield

@@ -15,8 +15,8 @@ from spsbench.report import Table, counted, interval, left, right
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spsbench.parts.whatif.replay.cells import Sought
     from spsbench.parts.whatif.replay.reading import Replayed
-    from spsbench.parts.whatif.replay.study import Sought
     from spsbench.parts.whatif.replay.texts import Written
 
 NAME = "acceptance"
@@ -30,7 +30,7 @@ def curves_of(
 ) -> Iterator[AcceptanceCurve]:
     """Return the curve of every drafter under every rule, over all texts and by category."""
     from spsbench.base import BLOCK
-    from spsbench.parts.whatif.replay.prediction import under
+    from spsbench.parts.whatif.replay.cells import under
 
     for sought, replay in replayed.items():
         texts = [

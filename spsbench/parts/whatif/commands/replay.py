@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spsbench.base import FIXED, UnavailableError, UsageError, make_folder
 from spsbench.cli import asks, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.options import ReplayOptions
-from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, times_of, written_of
+from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, written_of
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
+
+if TYPE_CHECKING:
+    from spsbench.parts.whatif.replay.times import TimeSource
 
 
 @asks(ReplayOptions, needed="policy device")
@@ -90,10 +94,13 @@ def replay_texts(wanted: ReplayOptions) -> None:
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, wanted, drafters)  # a run's without torch
     from spsbench.parts.whatif.commands.screen import replay_facts, replay_screen
+    from spsbench.parts.whatif.replay.elsewhere import read_times
     from spsbench.parts.whatif.replay.policies import curve, policies_of
-    from spsbench.parts.whatif.replay.study import study
+    from spsbench.parts.whatif.replay.study import read_texts, study, time_loops
 
-    times = times_of(wanted.times, budget_s, drafters)
+    times: TimeSource | None = None
+    if wanted.times is not None:
+        times = read_times(wanted.times, drafters)
     policies = policies_of(named, drafters)
     if policies is not None:
         ks = tuple(range(1, max(ks) + 1))
@@ -102,13 +109,15 @@ def replay_texts(wanted: ReplayOptions) -> None:
             raise UsageError("policies are replayed with one draft.", flag="--policy", remedy=remedy)
     pairs = pairs_of(written, wanted.draft or (), wanted.threads)
     sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs)
+    if wanted.curve and wanted.out:  # before minutes are spent
+        make_folder(wanted.out, "--out")
+    readers = {} if policies is None else policies.readers(written.settings.seed)
+    replayed, read_by = read_texts(
+        written, sought, max(ks), lambda text: say(text, quiet=quiet), {} if wanted.curve else readers
+    )
     if wanted.curve:
         from spsbench.parts.whatif.commands.curve import curves_of, show
-        from spsbench.parts.whatif.replay.study import read_texts
 
-        if wanted.out:  # before minutes are spent
-            make_folder(wanted.out, "--out")
-        replayed, _ = read_texts(written, sought, max(ks), lambda text: say(text, quiet=quiet))
         title = (
             f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
             f"{len(written.texts)} texts"
@@ -116,18 +125,11 @@ def replay_texts(wanted: ReplayOptions) -> None:
         synthetic = written.settings.pair.synthetic
         show(title, list(curves_of(written, replayed, rules, ks)), wanted.out, wanted, synthetic=synthetic)
         return
-    readers = {} if policies is None else policies.readers(written.settings.seed)
-    under = () if policies is None else policies.timed
-    found = study(
-        written,
-        sought,
-        ks,
-        times,
-        lambda text: say(text, quiet=quiet),
-        readers=readers,
-        under=under,
-        rules=rules,
-    )
+    if times is None and budget_s > 0:
+        say(f"Timing loops for {budget_s:g} s", quiet=quiet)
+        under = () if policies is None else policies.timed
+        times = time_loops(written, read_by, sought, ks, rules, budget_s, under)
+    found = study(written, replayed, ks, rules, times)
     curves = [curve(found, drafter, reader, policies) for drafter, reader in readers.items() if policies]
     present(
         lambda: replay_facts(found, curves),

@@ -16,7 +16,7 @@ from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
 from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Predicted
 from spsbench.parts.whatif.replay.study import Study
-from spsbench.parts.whatif.replay.times import Calibration
+from spsbench.parts.whatif.replay.times import TimeSource
 from spsbench.report import (
     NOTHING,
     Cell,
@@ -45,7 +45,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
         "sampling": written.sampling_name,
         "texts": len(written.texts),
         "tokens": written.tokens,
-        "cells": [_forecast_facts(forecast, study) for forecast in study.forecasts],
+        "cells": [_forecast_facts(forecast) for forecast in study.forecasts],
     }
     if curves:
         facts["policies"] = [
@@ -63,15 +63,14 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
     return facts
 
 
-def _forecast_facts(forecast: DrafterForecast, study: Study) -> dict[str, Any]:
-    break_even = study.even(forecast)
-    predicted = study.predicted(forecast)
+def _forecast_facts(forecast: DrafterForecast) -> dict[str, Any]:
+    break_even, predicted = forecast.even, forecast.predicted
     return {
         "drafter": str(forecast.drafter),
         "draft": forecast.draft or None,
         "rule": forecast.rule,
         "k": forecast.k,
-        "nodes": forecast.k if forecast.tree is None else forecast.tree.shape.nodes,
+        "nodes": forecast.nodes,
         "tokens_per_loop": asdict(forecast.tokens_per_loop),
         "r_prime": forecast.r_prime,
         "emitted": forecast.emitted.tolist(),
@@ -87,14 +86,14 @@ def _policy_facts(cell: PolicyCell) -> dict[str, Any]:
     return asdict(cell) | {"policy": None if cell.policy is None else str(cell.policy)}
 
 
-def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibration) -> RenderableType:
+def replay_screen(study: Study, curves: Sequence[Curve], times: TimeSource | None) -> RenderableType:
     """Return a table of cells, one of each curve, the best K's distance from break-even, and whose times."""
     written = study.written
     rows = []
     for forecast in study.forecasts:
         p50, _, p99 = forecast.loops
         ran = "" if forecast.measured is None else f"{forecast.measured:.2f}"
-        times_of = _times(study.predicted(forecast))
+        times_of = _times(forecast.predicted)
         rows.append(
             (
                 forecast.label,
@@ -103,16 +102,9 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     note = "Predicted: no sequence was generated for these numbers."
-    if study.ars is not None and isinstance(times, float):
-        note += " Times are of loops run here."
-        if any(one.tree for one in study.forecasts):
-            note = f"{note[:-1]} in parts, a tree's as of a chain of as many rows."
-    elif study.ars is not None and isinstance(times, Calibration):
-        note += (
-            f" Times are of forwards alone, {times.told}, after {times.context:,} tokens of context; what "
-            "else a loop does is not in them."
-        )
-    break_evens = _break_evens(study)
+    if times is not None:
+        note += f" {times.origin}"
+    break_evens = _break_evens(study.forecasts)
     return Group(
         f"{written.label}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
         f"{written.tokens:,} tokens",
@@ -139,7 +131,7 @@ def _reading_again(forecasts: Sequence[DrafterForecast]) -> list[str]:
 
 
 def _size(one: DrafterForecast) -> str:
-    return f"K={one.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
+    return f"K={one.k}" + ("" if one.tree is None else f", {one.nodes} nodes")
 
 
 def _table_by_group(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
@@ -159,11 +151,11 @@ def _times(predicted: Predicted | None) -> list[str]:
     return [f"{predicted.ms_per_token.estimate:.3g}", interval(predicted.speedup, "x")]
 
 
-def _break_evens(study: Study) -> list[str]:
+def _break_evens(forecasts: Sequence[DrafterForecast]) -> list[str]:
     """Return from which alpha on each drafter gains, at its fastest K."""
     best: dict[str, tuple[float, str]] = {}
-    for forecast in study.forecasts:
-        even = study.even(forecast)
+    for forecast in forecasts:
+        even = forecast.even
         if forecast.timed is not None and even is not None:
             taken_s = forecast.timed.mean_s()
             name = forecast.label

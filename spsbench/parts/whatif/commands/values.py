@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from spsbench.base import Spec
     from spsbench.models import Pair
     from spsbench.parts.whatif.commands.options import ReplayOptions
-    from spsbench.parts.whatif.replay.study import Sought
+    from spsbench.parts.whatif.replay.cells import Sought
     from spsbench.parts.whatif.replay.texts import Written
-    from spsbench.parts.whatif.replay.times import Calibration
 
 
 def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) -> Written:
@@ -77,25 +76,13 @@ def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -
 
 def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
     """Return every drafter, with its own rules if any, and each draft; once if the draft does not matter."""
-    from spsbench.parts.whatif.replay.study import Sought
+    from spsbench.parts.whatif.replay.cells import Sought
 
     drafts = []
     for drafter, rules in drafters.items():
         every = [Sought(drafter, pair, name, tuple(rules)) for name, pair in pairs]
         drafts += every if every[0].needs_draft else [replace(every[0], draft="")]
     return drafts
-
-
-def times_of(file: Path | None, budget_s: float, drafters: Sequence[Spec]) -> float | Calibration:
-    """Return the seconds for timing loops here, or another machine's times."""
-    if file is None:
-        return budget_s
-    from spsbench.parts.whatif.replay.times import read_times
-
-    calibration = read_times(file)
-    for drafter in drafters:
-        calibration.require_covered(drafter)
-    return calibration
 
 
 def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tuple[list[str], list[str]]:

@@ -28,11 +28,13 @@ from spsbench.base import (
 )
 from spsbench.drafters import DRAFT, ForcedDrafts, drafter_kind
 from spsbench.parts.whatif.replay import MEAN
+from spsbench.parts.whatif.replay.cells import Sought
 from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Timed, faster
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
-from spsbench.parts.whatif.replay.study import Sought, Study, given_by, study_of
+from spsbench.parts.whatif.replay.steps import Part, Round, StepTimes, given_by, time_round
+from spsbench.parts.whatif.replay.study import Study, study
 from spsbench.parts.whatif.replay.texts import TargetText, Written
-from spsbench.parts.whatif.replay.times import LEAST_ROUNDS, Part, Round, StepTimes, time_round
+from spsbench.parts.whatif.replay.times import LEAST_ROUNDS
 from spsbench.parts.whatif.replay.trees import tree_of
 from spsbench.runner import Plan, Reason, StoppingRule, Watcher
 from spsbench.stats import FEWEST_PROMPTS, halves, hidden, percent
@@ -188,7 +190,7 @@ class Readings:
                 self._progress.doing(f"Read with {spec}")
         self._tokens += len(text.tokens)
         for sought, replayed in self._replayed([text]).items():
-            ks = dict.fromkeys(k for _, k in sought.cells((MODIFIED_REJECTION,), self._ks))
+            ks = dict.fromkeys(cell.k for cell in sought.cells((MODIFIED_REJECTION,), self._ks))
             loops = self._loops.setdefault(sought.name, dict.fromkeys(ks, 0.0))
             for k in ks:
                 loops[k] += sum(law.loops for law in replayed.loops(k))
@@ -254,13 +256,8 @@ class Readings:
 
     def study(self, written: Written) -> Study:
         """Return the study of what was read and timed; every text has been read."""
-        steps = StepTimes([timed for _, _, timed in self._counting()], self._ends)
-
-        def parts_of(sought: Sought) -> list[Part]:
-            parts = self._readers[sought.draft].parts[sought.drafter]
-            return [Part(sought.draft, spec) for spec in parts]
-
-        return study_of(written, self._replayed(written.texts), self._ks, steps, parts_of)
+        steps = StepTimes([timed for _, _, timed in self._counting()], self._ends, self._readers)
+        return study(written, self._replayed(written.texts), self._ks, times=steps)
 
     def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
         row = {"of": of, "key": list(key), "seconds": seconds, **content}
@@ -420,7 +417,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         tuple(sorted(close)),
         tuple(sides[0]),
         tuple(sides[1]),
-        None if best is None else study.even(best),
+        None if best is None else best.even,
         tuple(dict.fromkeys(one.name for one in study.forecasts if one.bytes > memory_bytes)),
         plain,
     )

@@ -7,48 +7,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spsbench.base import MODIFIED_REJECTION, Floats, Interval, Spec
-from spsbench.law import DraftedLoops, TextLoops
+from spsbench.base import MODIFIED_REJECTION, Floats, Interval
+from spsbench.law import DraftedLoops, Floats, TextLoops
 from spsbench.parts.whatif.quantiles import weighted_quantiles
+from spsbench.parts.whatif.replay.cells import Cell
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import COLD, PROMPTS, LoopCosts, LoopTimes, resampled
-from spsbench.parts.whatif.replay.trees import StaticTree, tree_of
 from spsbench.stats import LEVEL, alpha_needed, c_allowed, pooled_ratio
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterForecast:
-    """One drafter with one rule and one K over all texts: predicted, and as the run had it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterForecast(Cell):
+    """A cell over all texts: predicted, and as the run had it.
 
     Attributes:
-        name: of the drafter, whatever its rule.
         emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
         bytes: of weights and caches, the target's among them, at the longest text.
+        ars: the same texts by ArS; None where nothing was timed.
         measured: tokens per loop of the run's own arm; None without one.
-        replays: whether the target reads accepted tokens again after a rejection.
     """
 
-    name: str
-    drafter: Spec
-    draft: str
-    rule: str
-    k: int
     work: Work
     emitted: Floats
     bytes: int
     times: LoopTimes | None = None
+    ars: Timed | None = None
     measured: float | None = None
-    replays: bool = False
-
-    @property
-    def label(self) -> str:
-        """The drafter's name, with its rule where that is not modified rejection."""
-        return under(self.name, self.rule)
-
-    @property
-    def tree(self) -> StaticTree | None:
-        """The tree that it drafts in place of a chain."""
-        return tree_of(self.drafter)
 
     @property
     def tokens_per_loop(self) -> Interval:
@@ -71,16 +55,22 @@ class DrafterForecast:
         return None if self.times is None else Timed(self.work, self.times)
 
     @property
+    def predicted(self) -> Predicted | None:
+        return None if self.timed is None or self.ars is None else predict(self.timed, self.ars)
+
+    @property
+    def even(self) -> Even | None:
+        """Where it would be as fast as ArS; in alpha, which is that of modified rejection only."""
+        if self.timed is None or self.ars is None or self.rule != MODIFIED_REJECTION:
+            return None
+        return break_even(self.timed, self.ars, self.k)
+
+    @property
     def reading_again(self) -> float | None:
         """Which share of the time a token an engine saves that keeps states; None where none is put back."""
-        if self.times is None or not self.replays:
+        if self.times is None or self.sought.pair.target.rolled_back_by != "replay":
             return None
         return 1.0 - Timed(self.work, self.times.states_kept).mean_s() / Timed(self.work, self.times).mean_s()
-
-
-def under(name: str, rule: str) -> str:
-    """Return a drafter's name with its rule, unless that is modified rejection."""
-    return name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,12 @@ class Replayed:
         for ratios, drafted in self.forced:
             yield loops_over(stopped(ratios[:, :k], drafted), block=rule == BLOCK)
 
-    def shares(self, laws: Sequence[TextLoops], k: int) -> Floats:
+    def shares(self, k: int, rule: str) -> Floats:
         """[members, K+1] shares of the loops for which a member drafts so many tokens."""
         counts = np.zeros((max(int(numbers.max()) for numbers in self.proposers) + 1, k + 1))
-        for (_, drafted), proposers, law in zip(self.forced, self.proposers, laws, strict=True):
+        for (_, drafted), proposers, law in zip(
+            self.forced, self.proposers, self.loops(k, rule), strict=True
+        ):
             np.add.at(counts, (proposers, np.minimum(drafted, k)), law.starts[0])
         shares: Floats = counts / counts.sum()
         return shares

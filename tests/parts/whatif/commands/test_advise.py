@@ -24,7 +24,7 @@ from spsbench.parts.whatif.commands import advise
 from spsbench.parts.whatif.commands.screen import advice_screen
 from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, Readings
 from spsbench.parts.whatif.replay.advice import advised as use_of
-from spsbench.parts.whatif.replay.times import Part, Round, StepTimes
+from spsbench.parts.whatif.replay.steps import Part, Round, StepTimes
 
 if TYPE_CHECKING:
     from spsbench.parts.whatif.replay.prediction import DrafterForecast
@@ -221,7 +221,7 @@ def test_a_loops_time_is_that_of_its_parts() -> None:
     steps = StepTimes(rounds, (1, 5))
     shares = np.zeros((2, 4))
     shares[0, 2], shares[1, 3] = 0.25, 0.75
-    found = steps.loops([copy, head], shares, 3)
+    found = steps.of_chain([copy, head], shares, 3)
     assert found.seconds == pytest.approx([0.25 * 1.2 + 0.75 * (1.3 + 0.3), 0.25 * 2.4 + 0.75 * (2.6 + 0.6)])
     assert found.drafting == pytest.approx([0.75 * 0.3, 0.75 * 0.6])
     assert found.drafted == pytest.approx([2.75, 2.75])

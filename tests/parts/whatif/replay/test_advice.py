@@ -14,10 +14,12 @@ from spsbench.base.records import Spec
 from spsbench.drafters.shape import Shape
 from spsbench.law.text_loops import anchored, loops_over
 from spsbench.parts.whatif.replay.advice import advise
+from spsbench.parts.whatif.replay.cells import Cell, Sought
 from spsbench.parts.whatif.replay.prediction import DrafterForecast, Timed, work_of
-from spsbench.parts.whatif.replay.study import Sought, Study, given_by
+from spsbench.parts.whatif.replay.steps import Part, Round, StepTimes, given_by
+from spsbench.parts.whatif.replay.study import Study
 from spsbench.parts.whatif.replay.texts import TargetText
-from spsbench.parts.whatif.replay.times import LoopTimes, Part, Round, StepTimes
+from spsbench.parts.whatif.replay.times import LoopTimes
 from spsbench.parts.whatif.replay.trees import StaticTree
 
 K = 3
@@ -28,13 +30,15 @@ MODEL = cast("Any", SimpleNamespace(target=None, draft=None))
 
 def study(ratios: Floats, seconds: dict[str, float]) -> Study:
     """A drafter under two rules, whose loops take what is given."""
+    ars = Timed(work_of(TEXTS), LoopTimes.one_a_round(5.0, np.ones(6), np.zeros(6), 0))
+    sought = Sought(Spec("model"), MODEL)
     found = []
     for rule, taken in seconds.items():
         laws = [loops_over(ratios, block=rule == BLOCK) for _ in TEXTS]
         work = work_of(TEXTS, laws)
         times = LoopTimes.one_a_round(5.0, np.full(6, taken), np.zeros(6), K)
-        found.append(DrafterForecast("model", Spec("model"), "", rule, K, work, np.ones(K + 1), 1, times))
-    ars = Timed(work_of(TEXTS), LoopTimes.one_a_round(5.0, np.ones(6), np.zeros(6), 0))
+        more: dict[str, Any] = {"emitted": np.ones(K + 1), "bytes": 1, "times": times, "ars": ars}
+        found.append(DrafterForecast(sought, K, rule, work=work, **more))
     return Study(cast("Any", SimpleNamespace(texts=TEXTS)), tuple(found), ars, 1, {}, {})
 
 
@@ -72,11 +76,11 @@ def test_loops_of_rules_and_trees_have_times_of_their_own() -> None:
         Sought(TREE.spec, MODEL, "", ("one-hot",)),
     ]
     assert given_by(sought, (), (1, 2)) == [*judged]
-    assert [*sought[1].cells((), (1, 2))] == [("one-hot", 2)]
+    assert [*sought[1].cells((), (1, 2))] == [Cell(sought[1], 2, "one-hot")]
     steps, shares = StepTimes(rounds, (1, 2)), np.array([[0.0, 0.0, 1.0]])
-    assert steps.loops([chain], shares, 2).seconds == pytest.approx([1.4] * 2)
-    assert steps.loops([chain], shares, 2, BLOCK).seconds == pytest.approx([1.9] * 2)
-    found = steps.of_tree(tree, TREE, "one-hot")
+    assert steps.of_chain([chain], shares, 2).seconds == pytest.approx([1.4] * 2)
+    assert steps.of_chain([chain], shares, 2, BLOCK).seconds == pytest.approx([1.9] * 2)
+    found = steps.of_tree(tree, TREE.shape.nodes, "one-hot")
     assert found.seconds == pytest.approx([3.4] * 2)
     assert found.drafting == pytest.approx([0.4] * 2)
     assert found.drafted == pytest.approx([6.0] * 2)

@@ -12,8 +12,9 @@ from spsbench.base.records import SamplingParams
 from spsbench.law.text_loops import loops_over
 from spsbench.law.theory import expected_tokens
 from spsbench.parts.whatif.replay.prediction import Timed, break_even, predict, work_of
+from spsbench.parts.whatif.replay.rehearsal import rehearse
 from spsbench.parts.whatif.replay.texts import TargetText
-from spsbench.parts.whatif.replay.times import COLD, LoopTimes, rehearse
+from spsbench.parts.whatif.replay.times import COLD, LoopTimes
 from spsbench.testing import fake_engine
 
 TEXTS = [

@@ -13,15 +13,18 @@ import yaml
 
 from spsbench.base.errors import UnavailableError
 from spsbench.base.records import SamplingParams, Spec
+from spsbench.parts.whatif.replay.cells import Sought
+from spsbench.parts.whatif.replay.elsewhere import read_times
 from spsbench.parts.whatif.replay.prediction import DrafterForecast
 from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
-from spsbench.parts.whatif.replay.times import read_times
 
 DRAWN, GREEDY = SamplingParams(), SamplingParams(greedy=True)
 
 
 def found(drafter: str, k: int = 4, rule: str = "modified-rejection") -> DrafterForecast:
-    return DrafterForecast(drafter, Spec.parse(drafter), "", rule, k, cast("Any", None), np.ones(k + 1), 0)
+    nothing = cast("Any", None)
+    sought = Sought(Spec.parse(drafter), nothing)
+    return DrafterForecast(sought, k, rule, work=nothing, emitted=np.ones(k + 1), bytes=0)
 
 
 def vllm(*args: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.rejection import Draft
-from spsbench.parts.whatif.replay import times
+from spsbench.parts.whatif.replay import steps
 from spsbench.parts.whatif.replay.texts import TargetText
 
 
@@ -47,13 +47,13 @@ class Target:
 
 def test_a_drafter_gets_as_many_numbers_as_it_drafts_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of ONNX Runtime has memory for K numbers and no more."""
-    monkeypatch.setattr(times, "_verifying", lambda *given: (dict.fromkeys(given[3], 0.0), {}))
+    monkeypatch.setattr(steps, "_verifying", lambda *given: (dict.fromkeys(given[3], 0.0), {}))
     drafter, target = Drafting(), Target()
     pair = SimpleNamespace(target=target, draft=target, device=torch.device("cpu"))
     reader: Any = SimpleNamespace(
         pair=pair, target=target, states=None, sampling=SamplingParams(), drafters={Spec("model"): drafter}
     )
-    times.time_round({"": reader}, [TargetText("a", 0, (1, 2), (3,) * 30)], (1, 8), seed=0)
+    steps.time_round({"": reader}, [TargetText("a", 0, (1, 2), (3,) * 30)], (1, 8), seed=0)
     assert drafter.asked == {(1, 1), (8, 8)}
 
 
@@ -80,14 +80,14 @@ class _Rereading(Target):
 
 def test_what_a_loop_reads_again_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     target = _Rereading()
-    monkeypatch.setattr(times, "device_now", lambda device: target.now)
-    monkeypatch.setattr(times, "SystemClock", lambda: SimpleNamespace(now=lambda: target.now))
+    monkeypatch.setattr(steps, "device_now", lambda device: target.now)
+    monkeypatch.setattr(steps, "SystemClock", lambda: SimpleNamespace(now=lambda: target.now))
     pair = SimpleNamespace(target=target, draft=target, device=torch.device("cpu"))
     reader: Any = SimpleNamespace(
         pair=pair, target=target, states=None, sampling=SamplingParams(), drafters={Spec("model"): Drafting()}
     )
-    timed = times.time_round({"": reader}, [TargetText("a", 0, (1, 2), (3,) * 30)], (1, 2), seed=0)
+    timed = steps.time_round({"": reader}, [TargetText("a", 0, (1, 2), (3,) * 30)], (1, 2), seed=0)
     assert timed.verifying == pytest.approx([1.0, 1.1, 1.1])
-    found = times.StepTimes([timed], (1, 2)).loops([], np.array([[0.0, 0.0, 1.0]]), 2)
+    found = steps.StepTimes([timed], (1, 2)).of_chain([], np.array([[0.0, 0.0, 1.0]]), 2)
     assert found.seconds == pytest.approx([1.1])
     assert found.states_kept.seconds == pytest.approx([1.0])

@@ -1,0 +1,144 @@
+"""Loops of another machine, from the forwards that `spsbench bench --json` timed there."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from spsbench.base import Spec, UnavailableError, UsageError, first_line, read_file
+from spsbench.drafters import DRAFT, drafter_kind
+from spsbench.law import Floats
+from spsbench.parts.whatif.replay.cells import Cell
+from spsbench.parts.whatif.replay.reading import Replayed
+from spsbench.parts.whatif.replay.times import LoopTimes
+
+_FLAG = "--times"
+_REMEDY = "Give what `spsbench bench --json` printed for these models, with every K."
+
+
+class _Model(BaseModel):
+    name: str
+    parameters: int
+
+
+class _Rounds(BaseModel):
+    rows: list[int] = Field(min_length=1)
+    seconds: list[list[float]] = Field(min_length=1)
+
+
+class _Bench(BaseModel):
+    """What is used of the output of ``bench --json``."""
+
+    target: _Model
+    draft: _Model
+    device: str
+    context: int = Field(ge=1)
+    rounds: dict[str, _Rounds]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds of forwards of a target and a draft model on another machine, as ``bench`` timed them.
+
+    Attributes:
+        seconds: by role and by how many tokens were scored at once, [rounds]; of one number of rounds.
+    """
+
+    path: Path
+    told: str
+    parameters: Mapping[str, int]
+    context: int
+    seconds: Mapping[str, Mapping[int, Floats]]
+
+    @property
+    def origin(self) -> str:
+        return (
+            f"Times are of forwards alone, {self.told}, after {self.context:,} tokens of context; what "
+            "else a loop does is not in them."
+        )
+
+    def ars(self) -> LoopTimes:
+        """Of ArS: a forward of one token."""
+        step = self._forward("target", 1)
+        return LoopTimes.one_a_round(self.context, step, np.zeros_like(step), 0)
+
+    def loops(self, cell: Cell, replay: Replayed) -> LoopTimes:
+        """Of SpS: the target's forward of K+1 tokens, and the draft's forwards.
+
+        Of a tree: a forward of its nodes and one token, and the draft's of the nodes of each depth.
+        """
+        self.require_models(cell.sought.models)
+        verifying = self._forward("target", 1 + cell.nodes)
+        if cell.tree is None:
+            drafting = drafter_kind(cell.drafter.name).forwards(cell.k) * self._forward("draft", 1)
+        else:
+            drafting = np.sum([self._forward("draft", rows) for rows in cell.tree.rows], axis=0)
+        return LoopTimes.one_a_round(self.context, verifying, drafting, cell.nodes)
+
+    def require_covered(self, drafter: Spec) -> None:
+        """Refuse a drafter whose work the file does not cover."""
+        if drafter.name == "union" or drafter_kind(drafter.name).needs_of(drafter) - {DRAFT}:
+            raise UsageError(
+                f"{self.path} has no times of {drafter}.",
+                flag=_FLAG,
+                remedy="Leave it out, or replay on that machine without --times.",
+            )
+
+    def require_models(self, parameters: Mapping[str, int]) -> None:
+        """Refuse times of other models."""
+        for role, here in parameters.items():
+            if here != self.parameters[role]:
+                raise UsageError(
+                    f"{self.path} has times of a {role} of {self.parameters[role]:,} weights, not {here:,}.",
+                    flag=_FLAG,
+                    remedy=_REMEDY,
+                )
+
+    def _forward(self, role: str, rows: int) -> Floats:
+        seconds = self.seconds[role].get(rows)
+        if seconds is None:
+            have = ", ".join(map(str, sorted(self.seconds[role])))
+            raise UsageError(
+                f"{self.path} has times of the {role} for {have} tokens at once, and not for {rows}.",
+                flag=_FLAG,
+                remedy=_REMEDY,
+            )
+        return seconds
+
+
+def read_times(path: Path, drafters: Sequence[Spec] = ()) -> Calibration:
+    """Read what ``bench --json`` printed, which covers these drafters."""
+    seconds: dict[str, dict[int, Floats]] = {}
+    try:
+        bench = _Bench.model_validate_json(read_file(path).removeprefix(codecs.BOM_UTF8))
+        for role in ("target", "draft"):
+            rows = bench.rounds[role].rows
+            columns = np.array(bench.rounds[role].seconds, dtype=np.float64)
+            if columns.ndim != 2 or columns.shape[1] != len(rows):
+                raise ValueError("a round has not one time for each number of rows")
+            if not (np.isfinite(columns) & (columns > 0)).all():
+                raise ValueError("a time is not above 0")
+            seconds[role] = dict(zip(rows, columns.T, strict=True))
+    except OSError as error:
+        raise UnavailableError(
+            f"{path} cannot be read: {error.strerror}.", flag=_FLAG, remedy=_REMEDY
+        ) from error
+    except (ValidationError, KeyError, ValueError) as error:
+        reason = first_line(error)
+        raise UsageError(f"{path} holds no times: {reason}.", flag=_FLAG, remedy=_REMEDY) from error
+    rounds = min(len(times) for by_rows in seconds.values() for times in by_rows.values())
+    calibration = Calibration(
+        path,
+        f"{bench.target.name} and {bench.draft.name} on {bench.device}",
+        {"target": bench.target.parameters, "draft": bench.draft.parameters},
+        bench.context,
+        {role: {n: times[:rounds] for n, times in by_rows.items()} for role, by_rows in seconds.items()},
+    )
+    for drafter in drafters:
+        calibration.require_covered(drafter)
+    return calibration
