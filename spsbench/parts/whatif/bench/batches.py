@@ -23,8 +23,7 @@ _FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
 USUAL_ALPHA = 0.8
 """That predictions assume where no acceptance is given."""
 
-Shape = tuple[int, int, int]
-"""Role (0 the target, 1 the draft), sequences, and tokens of each, in a forward."""
+TARGET, DRAFT = "target", "draft"
 Models = Mapping[int, tuple[BatchModel, BatchModel]]
 
 
@@ -61,19 +60,19 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
         return Alone(model) if size == 1 else batch_model(model, size, slots, blocks=True)
 
     models = {size: (of(target, size), of(draft, size)) for size in config.batches}
-    seconds, lost_share = _timed(models, config)
-    times = {shape: float(np.median(samples)) for shape, samples in seconds.items()}
+    timed = _timed(models, config)
     acceptance = config.acceptance or SyntheticAcceptance([USUAL_ALPHA])
     measured = _looped(target, draft, models, config, config.acceptance) if config.acceptance else {}
     cells: list[dict[str, Any]] = []
     for size in config.batches:
+        own, draft_s = timed[TARGET, size], timed[DRAFT, size].median_s
         for k in config.ks:
-            step, verify = times[0, size, 1], times[0, size, k + 1]
+            step, verify = own.median_s(1), own.median_s(k + 1)
             # Where some row of a batch was accepted whole all read their last two tokens again.
             kept_whole = float(np.prod([acceptance.at(position) for position in range(k)]))
             again = 0.0 if size == 1 else 1.0 - (1.0 - kept_whole) ** size
-            first = again * times[1, size, 2] + (1.0 - again) * times[1, size, 1]
-            drafting = first + (k - 1) * times[1, size, 1]
+            first = again * draft_s(2) + (1.0 - again) * draft_s(1)
+            drafting = first + (k - 1) * draft_s(1)
             cells.append(
                 {
                     "batch": size,
@@ -92,11 +91,11 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
     return {
         "context": config.context,
         "tokens_per_loop": {k: acceptance.tokens_per_loop(k) for k in config.ks},
-        "step_ms": {size: 1e3 * times[0, size, 1] for size in config.batches},
+        "step_ms": {size: 1e3 * timed[TARGET, size].median_s(1) for size in config.batches},
         "cells": cells,
         "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},
         "assumed": f"acceptance {shares}",
-        "untrusted": untrusted(_forwards(seconds, lost_share)),
+        "untrusted": untrusted({f"{role} at batch {size}": own for (role, size), own in timed.items()}),
         "threads": torch.get_num_threads(),
     }
 
@@ -112,13 +111,11 @@ def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots:
 
 
 @torch.inference_mode()
-def _timed(models: Models, config: BenchConfig) -> tuple[dict[Shape, list[float]], float]:
-    """Return the seconds of forwards, and the share of that time that CPU contention took.
-
-    They are of K+1 tokens a row by the target, of one and two by the draft, and one of each a round.
-    """
+def _timed(models: Models, config: BenchConfig) -> dict[tuple[str, int], Forwards]:
+    """Forwards by model and batch size: of K+1 tokens a row by the target, of one and two by the draft."""
     blocks = {1} | {k + 1 for k in config.ks}
-    shapes = [(role, size, n) for size in models for role, ns in ((0, blocks), (1, {1, 2})) for n in ns]
+    rows = {TARGET: blocks, DRAFT: {1, 2}}
+    shapes = [(role, size, n) for size in models for role, ns in rows.items() for n in ns]
     context = config.context
     generator = torch.Generator().manual_seed(config.seed)
     width = models[config.batches[0]][0].vocab_size
@@ -128,25 +125,21 @@ def _timed(models: Models, config: BenchConfig) -> tuple[dict[Shape, list[float]
             for row in range(model.batch):
                 model.begin(row, tokens[:context].tolist())
 
-    def forward_s(role: int, size: int, n: int, number: int) -> float:
-        model = models[size][role]
+    def forward_s(role: str, size: int, n: int, number: int) -> float:
+        model = models[size][role == DRAFT]
         block = tokens[context - 1 :][:n].expand(size, n).to(model.device).contiguous()
         started = device_now(model.device)
         model.score(block, [context - 1] * size, last=n)
         return device_now(model.device) - started
 
-    rounds = budgeted_rounds(config.budget_s, most=100)
-    return turns_watched({shape: partial(forward_s, *shape) for shape in shapes}, rounds, config.seed)
+    turns = {shape: partial(forward_s, *shape) for shape in shapes}
+    seconds, lost_share = turns_watched(turns, budgeted_rounds(config.budget_s, most=100), config.seed)
 
+    def forwards(role: str, size: int) -> Forwards:
+        counts = tuple(sorted(rows[role]))
+        return Forwards(counts, np.array([seconds[role, size, n] for n in counts]).T, lost_share)
 
-def _forwards(seconds: Mapping[Shape, Sequence[float]], lost_share: float) -> dict[str, Forwards]:
-    """Return times by model and batch size, each as that of a single sequence."""
-    forwards = {}
-    for role, size in dict.fromkeys((role, size) for role, size, _ in seconds):
-        rows = tuple(sorted(n for one, other, n in seconds if (one, other) == (role, size)))
-        of_rows = np.array([seconds[role, size, n] for n in rows]).T
-        forwards[f"{('target', 'draft')[role]} at batch {size}"] = Forwards(rows, of_rows, lost_share)
-    return forwards
+    return {(role, size): forwards(role, size) for size in models for role in rows}
 
 
 def _looped(

@@ -34,17 +34,18 @@ class Forwards:
 
     def median_s(self, rows: int) -> float:
         """Return the median time of a forward of so many rows."""
-        return float(np.median(self._of(rows)))
+        return float(np.median(self.of(rows)))
 
     def ratio(self, rows: int, to: int = 1) -> tuple[float, float, float]:
         """(median over median, and both ends of its 95% interval), resampling rounds."""
-        return _ratio(self._of(rows), self._of(to))
+        return _ratio(self.of(rows), self.of(to))
 
     def over(self, other: Forwards) -> tuple[float, float, float]:
         """Return the ratio of one row's forward to another model's, measured in the same rounds."""
-        return _ratio(self._of(1), other._of(1))
+        return _ratio(self.of(1), other.of(1))
 
-    def _of(self, rows: int) -> Floats:
+    def of(self, rows: int) -> Floats:
+        """[rounds] seconds of a forward of so many rows."""
         return self.seconds[:, self.rows.index(rows)]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from spsbench.base import Spec, UnavailableError, UsageError, first_line, read_file
+from spsbench.base import Floats, Spec, UnavailableError, UsageError, first_line, read_file
 from spsbench.drafters import DRAFT, drafter_kind
-from spsbench.law import Floats
+from spsbench.parts.whatif.bench.forwards import Forwards
 from spsbench.parts.whatif.replay.cells import Cell
 from spsbench.parts.whatif.replay.reading import Replayed
 from spsbench.parts.whatif.replay.times import LoopTimes
@@ -46,14 +46,14 @@ class Calibration:
     """Seconds of forwards of a target and a draft model on another machine, as ``bench`` timed them.
 
     Attributes:
-        seconds: by role and by how many tokens were scored at once, [rounds]; of one number of rounds.
+        forwards: by role, in the same number of rounds.
     """
 
     path: Path
     told: str
     parameters: Mapping[str, int]
     context: int
-    seconds: Mapping[str, Mapping[int, Floats]]
+    forwards: Mapping[str, Forwards]
 
     @property
     def origin(self) -> str:
@@ -100,30 +100,31 @@ class Calibration:
                 )
 
     def _forward(self, role: str, rows: int) -> Floats:
-        seconds = self.seconds[role].get(rows)
-        if seconds is None:
-            have = ", ".join(map(str, sorted(self.seconds[role])))
+        """[rounds] seconds of a forward of so many tokens at once."""
+        forwards = self.forwards[role]
+        if rows not in forwards.rows:
+            have = ", ".join(map(str, sorted(forwards.rows)))
             raise UsageError(
                 f"{self.path} has times of the {role} for {have} tokens at once, and not for {rows}.",
                 flag=_FLAG,
                 remedy=_REMEDY,
             )
-        return seconds
+        return forwards.of(rows)
 
 
 def read_times(path: Path, drafters: Sequence[Spec] = ()) -> Calibration:
     """Read what ``bench --json`` printed, which covers these drafters."""
-    seconds: dict[str, dict[int, Floats]] = {}
+    forwards: dict[str, Forwards] = {}
     try:
         bench = _Bench.model_validate_json(read_file(path).removeprefix(codecs.BOM_UTF8))
         for role in ("target", "draft"):
             rows = bench.rounds[role].rows
-            columns = np.array(bench.rounds[role].seconds, dtype=np.float64)
-            if columns.ndim != 2 or columns.shape[1] != len(rows):
+            seconds = np.array(bench.rounds[role].seconds, dtype=np.float64)
+            if seconds.ndim != 2 or seconds.shape[1] != len(rows):
                 raise ValueError("a round has not one time for each number of rows")
-            if not (np.isfinite(columns) & (columns > 0)).all():
+            if not (np.isfinite(seconds) & (seconds > 0)).all():
                 raise ValueError("a time is not above 0")
-            seconds[role] = dict(zip(rows, columns.T, strict=True))
+            forwards[role] = Forwards(tuple(rows), seconds)
     except OSError as error:
         raise UnavailableError(
             f"{path} cannot be read: {error.strerror}.", flag=_FLAG, remedy=_REMEDY
@@ -131,13 +132,13 @@ def read_times(path: Path, drafters: Sequence[Spec] = ()) -> Calibration:
     except (ValidationError, KeyError, ValueError) as error:
         reason = first_line(error)
         raise UsageError(f"{path} holds no times: {reason}.", flag=_FLAG, remedy=_REMEDY) from error
-    rounds = min(len(times) for by_rows in seconds.values() for times in by_rows.values())
+    rounds = min(len(timed.seconds) for timed in forwards.values())
     calibration = Calibration(
         path,
         f"{bench.target.name} and {bench.draft.name} on {bench.device}",
         {"target": bench.target.parameters, "draft": bench.draft.parameters},
         bench.context,
-        {role: {n: times[:rounds] for n, times in by_rows.items()} for role, by_rows in seconds.items()},
+        {role: Forwards(timed.rows, timed.seconds[:rounds]) for role, timed in forwards.items()},
     )
     for drafter in drafters:
         calibration.require_covered(drafter)

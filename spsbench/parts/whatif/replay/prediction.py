@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spsbench.base import MODIFIED_REJECTION, Floats, Interval
-from spsbench.law import DraftedLoops, Floats, TextLoops
+from spsbench.law import DraftedLoops, TextLoops
 from spsbench.parts.whatif.quantiles import weighted_quantiles
 from spsbench.parts.whatif.replay.cells import Cell
 from spsbench.parts.whatif.replay.texts import TargetText

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base import MODIFIED_REJECTION, Spec
+from spsbench.base import MODIFIED_REJECTION, Floats, Spec
 from spsbench.decode import (
     Draft,
     Drafter,
@@ -25,7 +25,6 @@ from spsbench.decode import (
     sps,
 )
 from spsbench.drafters import build_rule
-from spsbench.law import Floats
 from spsbench.parts.whatif.replay.cells import Cell, Sought
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
 from spsbench.parts.whatif.replay.texts import TargetText

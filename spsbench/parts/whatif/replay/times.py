@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from spsbench.base import Bools, Floats
-from spsbench.law import Floats
 from spsbench.parts.whatif.replay.cells import Cell
 from spsbench.parts.whatif.replay.reading import Replayed
 from spsbench.stats import RESAMPLES, SEED
