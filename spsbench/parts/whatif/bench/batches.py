@@ -88,6 +88,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
         for k in config.ks
     }
     shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
+    doubt = untrusted({f"{role} at batch {size}": own for (role, size), own in timed.items()})
     return {
         "context": config.context,
         "tokens_per_loop": {k: acceptance.tokens_per_loop(k) for k in config.ks},
@@ -95,7 +96,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
         "cells": cells,
         "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},
         "assumed": f"acceptance {shares}",
-        "untrusted": untrusted({f"{role} at batch {size}": own for (role, size), own in timed.items()}),
+        "untrusted": doubt and str(doubt),
         "threads": torch.get_num_threads(),
     }
 

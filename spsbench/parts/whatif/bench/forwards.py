@@ -15,7 +15,14 @@ from spsbench.base import Floats
 from spsbench.decode import device_now
 from spsbench.models import CausalLM, text_config
 from spsbench.parts.whatif.bench.turns import budgeted_rounds, turns_watched
-from spsbench.stats import WhatIf, alpha_needed, from_alpha, independent, percent
+from spsbench.parts.whatif.messages.bench import (
+    NO_K_GAINS,
+    FasterThanOneRow,
+    ForwardsUntrusted,
+    KSpeedup,
+    PaysFrom,
+)
+from spsbench.stats import WhatIf, alpha_needed, independent
 from spsbench.store import CLEAN
 
 _RESAMPLES, _SEED = 1_000, 20_230_202
@@ -216,49 +223,44 @@ def payoff_grid(
     }
 
 
-def verdict(facts: dict[str, Any]) -> str:
-    """Return one sentence: from which alpha on speculation can pay, and its gain at alpha 0.8."""
+def verdict(facts: Mapping[str, Any]) -> PaysFrom | str:
+    """From which alpha on speculation can pay, and its gain at alpha 0.8."""
     needed = {k: alpha for k, alpha in facts["break_even"].items() if alpha is not None}
     if not needed:
-        return "Speculation cannot pay here: no K gains, not even if every draft token is accepted."
+        return NO_K_GAINS
     k = min(needed, key=lambda k: (needed[k], k))
-    usual = next(row for row in facts["grid"] if row["alpha"] == 0.8)
-    best = usual["best_k"]
-    if planes := facts.get("planes"):
-        kept = next(row for row in planes["grid"] if row["alpha"] == 0.8)
-        of = f"{kept['speedups'][kept['best_k']]:.2f}x" if kept["best_k"] else "nothing"
-        again = f" The target reads accepted tokens again (replay); keeping its states would gain {of} there."
-    else:
-        again = ""
-    at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
-    return f"Speculation can pay here {from_alpha(needed[k])} (K={k}); {at}, by the forwards alone.{again}"
+    planes = facts.get("planes")
+    return PaysFrom(needed[k], k, best_at(0.8, facts), None if planes is None else best_at(0.8, planes))
+
+
+def best_at(alpha: float, facts: Mapping[str, Any]) -> KSpeedup:
+    """The best K of a payoff at an alpha, with its speedup."""
+    row = next(row for row in facts["grid"] if row["alpha"] == alpha)
+    k = row["best_k"]
+    return k, row["speedups"][k] if k else 1.0
 
 
 _FASTER = 0.95
 """Times are doubted where the whole interval of t(n)/t(1) is lower: kernels for one row may be slower."""
 
 
-def untrusted(times: Mapping[str, Forwards]) -> str | None:
-    """Return one sentence on why no prediction from these times, by role, can be trusted; None if it can.
+def untrusted(times: Mapping[str, Forwards]) -> ForwardsUntrusted | None:
+    """Why no prediction from these times, by role, can be trusted; None if it can.
 
     Either CPU contention took more of the rounds than ``CLEAN``, or a forward took clearly less time than
     one of fewer rows, all of whose work it does.
     """
     lost = max(forwards.lost_share for forwards in times.values())
-    reasons = [f"contention took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
     faster = [
         (*forwards.ratio(rows), rows, role)
         for role, forwards in times.items()
         for rows in forwards.rows
         if forwards.ratio(rows)[2] < _FASTER
     ]
+    if lost <= CLEAN and not faster:
+        return None
+    impossible = None
     if faster:
         ratio, low, high, rows, role = min(faster)
-        reasons.append(
-            f"t({rows})/t(1) of the {role} is {ratio:.2f} [{low:.2f}, {high:.2f}], and {rows} rows are more "
-            "work than one"
-        )
-    if not reasons:
-        return None
-    remedy = "What is predicted from them may be far off: repeat when less else runs."
-    return f"UNTRUSTED: {'; '.join(reasons)}. {remedy}"
+        impossible = FasterThanOneRow(rows, role, ratio, low, high)
+    return ForwardsUntrusted(lost if lost > CLEAN else 0.0, impossible)

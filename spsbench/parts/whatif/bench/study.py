@@ -21,6 +21,7 @@ from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engin
 from spsbench.parts.whatif.bench.forwards import (
     Forwards,
     bench_loop_cost,
+    best_at,
     block_rows,
     payoff,
     time_forwards,
@@ -28,6 +29,7 @@ from spsbench.parts.whatif.bench.forwards import (
     untrusted,
     verdict,
 )
+from spsbench.parts.whatif.messages.bench import BestByContext, RatioChange
 from spsbench.stats import BANDWIDTH_BOUND, WhatIf, regime
 
 ALPHA = 0.8
@@ -74,7 +76,11 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     }
     if several:
         contexts = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
-        return facts | {"ks_shown": few(config.ks), "contexts": contexts, "sentence": sentence(contexts)}
+        return facts | {
+            "ks_shown": few(config.ks),
+            "contexts": contexts,
+            "sentence": str(best_by_context(contexts)),
+        }
     forced = config.acceptance and _with_forced_acceptance(target, draft, times[0], config, config.acceptance)
     return places[0] | facts | {"forced": forced}
 
@@ -91,6 +97,7 @@ def _after_context(
     read = sum(model.forward_bytes() + (_kv_bytes(model, context) or 0) for model in models.values())
     bound = regime(read, bandwidth, cache)
     known = bandwidth if bound == BANDWIDTH_BOUND else None
+    doubt = untrusted(times)
     gains = payoff(times["target"], times["draft"], ks, replays=_replays(models["target"]))
     return {
         "context": context,
@@ -103,8 +110,8 @@ def _after_context(
             for role, forwards in times.items()
         },
         "payoff": gains,
-        "verdict": verdict(gains),
-        "untrusted": untrusted(times),
+        "verdict": str(verdict(gains)),
+        "untrusted": doubt and str(doubt),
     }
 
 
@@ -125,15 +132,14 @@ def _by_context(
 ) -> dict[str, Any]:
     """Return what differs between contexts, of one of them; K = 0 and a speedup of 1 where no K gains."""
     c, low, high = times["draft"].over(times["target"])
-    row = next(row for row in place["payoff"]["grid"] if row["alpha"] == ALPHA)
-    k = row["best_k"]
+    k, speedup = best_at(ALPHA, place["payoff"])
     return {
         "c": {"ratio": c, "low": low, "high": high},
         "read_bytes": {
             role: {"weights": model.forward_bytes(), "keys_and_values": _kv_bytes(model, place["context"])}
             for role, model in models.items()
         },
-        "best": {"alpha": ALPHA, "k": k, "speedup": row["speedups"][k] if k else 1.0},
+        "best": {"alpha": ALPHA, "k": k, "speedup": speedup},
     }
 
 
@@ -203,34 +209,20 @@ def few(ks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]}))
 
 
-def short(context: int) -> str:
-    """Return ``4k`` for 4,096; other numbers as they are."""
-    return str(context) if context % 1024 else f"{context // 1024}k"
-
-
-def sentence(contexts: Sequence[dict[str, Any]]) -> str:
-    """Return the best speedup after the shortest and the longest context, and what changed between them."""
+def best_by_context(contexts: Sequence[Mapping[str, Any]]) -> BestByContext:
+    """The best speedup after the shortest and the longest context, and what changed between them."""
     first, last = contexts[0], contexts[-1]
-    ends = [f"{end['best']['speedup']:.2f}x after {short(end['context'])}" for end in (first, last)]
-    ks = [str(end["best"]["k"]) if end["best"]["k"] else "none gains" for end in (first, last)]
-    rows = max(first["best"]["k"], last["best"]["k"], 1) + 1
+    best, other = ((end["best"]["k"], end["best"]["speedup"]) for end in (first, last))
+    rows = max(best[0], other[0], 1) + 1
     ratios = [next(row for row in end["forwards"]["target"] if row["rows"] == rows) for end in (first, last)]
-    moved = [_change("c", first["c"], last["c"]), _change(f"t({rows})/t(1)", *ratios)]
-    return (
-        f"{' and '.join(ends)} at alpha {ALPHA} (best K: {', '.join(ks)}), by the forwards alone: "
-        f"{'; '.join(moved)}."
-    )
+    changes = [_change("c", first["c"], last["c"]), _change(f"t({rows})/t(1)", *ratios)]
+    return BestByContext(ALPHA, (first["context"], last["context"]), (best, other), changes)
 
 
-def _change(name: str, first: dict[str, float], last: dict[str, float]) -> str:
-    """Return how a ratio changed, without a direction where its intervals do not show one."""
-    if last["low"] > first["high"]:
-        way = "rises"
-    elif last["high"] < first["low"]:
-        way = "falls"
-    else:
-        return f"{name} does not clearly move ({first['ratio']:.2f}, {last['ratio']:.2f})"
-    return f"{name} {way} from {first['ratio']:.2f} to {last['ratio']:.2f}"
+def _change(name: str, first: Mapping[str, float], last: Mapping[str, float]) -> RatioChange:
+    """A ratio's change, without a direction where its intervals do not show one."""
+    way = "rises" if last["low"] > first["high"] else "falls" if last["high"] < first["low"] else ""
+    return RatioChange(name, first["ratio"], last["ratio"], way)
 
 
 @dataclass(frozen=True, slots=True)

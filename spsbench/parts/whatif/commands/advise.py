@@ -25,6 +25,17 @@ from spsbench.cli import written as command_of
 from spsbench.config import MaterialSettings, ModelRef, refuse_together
 from spsbench.parts.whatif.commands.options import AdviseOptions
 from spsbench.parts.whatif.commands.values import sought_of
+from spsbench.parts.whatif.messages.advice import (
+    K_BY_BATCH_UNKNOWN,
+    FasterElsewhere,
+    KByBatchOf,
+    LoopsRunEager,
+    NoDrafterOfEngine,
+    NoSpeculation,
+    ProofTooLong,
+    TorchInPlaceOfOnnx,
+    Worth,
+)
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
@@ -89,11 +100,7 @@ def advise_on(wanted: AdviseOptions) -> None:
 
     ready = plan(config, known)
     if ready.device.type == "cuda":
-        say(
-            f"All loops run kernel by kernel, as with run --engine {EAGER}: of the drafters to compare only "
-            "model has CUDA graphs.",
-            quiet=quiet,
-        )
+        say(str(LoopsRunEager(EAGER)), quiet=quiet)
     _require_prompts(len(ready.prompts))
     chains = _named_or_all_available(named, ready)
     drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
@@ -203,35 +210,31 @@ def _options(
     engine: str, study: Study, advice: Advice, checks: Sequence[Check], use: Check, times: Path | None
 ) -> str:
     """What an engine takes of the advice, below comments that say what it is worth."""
-    from spsbench.report import interval
-
     first = use.candidate
     alarmed = {id(check.candidate) for check in checks if check.alarm}
     ranked = [first, *(each for each in (advice.best, *advice.others) if each is not first)]
     for candidate in ranked:
         found = candidate.forecast
         if found is None:
-            return f"# {engine}: no speculation; none that it has is predicted to be faster."
+            return str(NoSpeculation(engine))
         if not can_run(engine, found) or id(candidate) in alarmed:
             continue
-        lines = [f"# {candidate.name}: {interval(candidate.speedup, 'x')} per token, predicted here."]
+        lines: list[object] = [Worth(candidate.name, candidate.speedup)]
         if candidate is not first:
-            lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
+            lines.append(FasterElsewhere(first.name, engine))
         by_batch = list[tuple[int, int, int]]()
         if times is not None:
             cells = [each for each in study.forecasts if each.name == found.name]
             tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.rule}
             by_batch = [*schedule(times, tokens, drafts=found.drafter.name == "model")]
-            lines.append(f"# K by batch size: forwards of {times}, tokens per loop of these texts.")
+            lines.append(KByBatchOf(times))
         elif engine == "vllm":
-            lines.append(
-                "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
-            )
+            lines.append(K_BY_BATCH_UNKNOWN)
         named = found.draft
         own = study.written.settings.pair.draft.id
         draft = own if not named else ModelRef(id=named).id  # engines take no @revision
-        return "\n".join([*lines, recipe(engine, found, draft, study.written.sampling, by_batch)])
-    return f"# {engine} has none of these drafters."
+        return "\n".join([*map(str, lines), recipe(engine, found, draft, study.written.sampling, by_batch)])
+    return str(NoDrafterOfEngine(engine))
 
 
 def _texts_written_and_read(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Written:
@@ -268,7 +271,7 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
     where = "" if (gpu := title(ready.device)) is None else f" on {gpu}"
     progress.stage(f"Loading the models{where}", len(several))
     if ready.fallback:
-        progress.warned(f"The forwards run over torch, not ONNX Runtime: {ready.fallback}.")
+        progress.warned(str(TorchInPlaceOfOnnx(ready.fallback)))
     found = {several[0]: load(ready)}
     progress.step()
     first = found[several[0]]
@@ -370,11 +373,7 @@ def _check(
     prompt_s = reading_s * (1 + len(ranked))
     count = _CHECKED if prompt_s <= 0 else min(_CHECKED, int(max(budget_s / 2, _ENDING_S) / prompt_s))
     if count < _FEWEST_CHECKED:
-        say(
-            f"Not run: the proof of a prompt takes about {duration(prompt_s)}, and {duration(budget_s)} of "
-            "--budget are left. Give more, shorter prompts, or --no-check.",
-            quiet=quiet,
-        )
+        say(str(ProofTooLong(duration(prompt_s), duration(budget_s))), quiet=quiet)
         return []
     budget_s -= max(0.0, count * prompt_s - _ENDING_S)  # what comes behind it is left out already
     say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)

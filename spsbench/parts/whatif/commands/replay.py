@@ -10,6 +10,7 @@ from spsbench.cli import asks, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.options import ReplayOptions
 from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, written_of
+from spsbench.parts.whatif.messages.replay import CurveOfTexts
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
@@ -118,10 +119,7 @@ def replay_texts(wanted: ReplayOptions) -> None:
     if wanted.curve:
         from spsbench.parts.whatif.commands.curve import curves_of, show
 
-        title = (
-            f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
-            f"{len(written.texts)} texts"
-        )
+        title = str(CurveOfTexts(written.label, written.sampling_name, len(written.texts)))
         synthetic = written.settings.pair.synthetic
         show(title, list(curves_of(written, replayed, rules, ks)), wanted.out, wanted, synthetic=synthetic)
         return

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.base import Interval
-from spsbench.parts.whatif.bench.study import short
+from spsbench.parts.whatif.messages import advice as advice_says
+from spsbench.parts.whatif.messages import bench as bench_says
+from spsbench.parts.whatif.messages import replay as replay_says
+from spsbench.parts.whatif.messages.advice import slower_by
+from spsbench.parts.whatif.messages.bench import short
 from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
-from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Predicted
+from spsbench.parts.whatif.replay.prediction import DrafterForecast, Predicted
 from spsbench.parts.whatif.replay.study import Study
 from spsbench.parts.whatif.replay.times import TimeSource
 from spsbench.report import (
@@ -25,16 +28,14 @@ from spsbench.report import (
     Row,
     Styled,
     Table,
-    counted,
     interval,
-    interval_percent,
     left,
     milliseconds,
     percent,
     right,
     speedup,
 )
-from spsbench.stats import at_any, from_alpha
+from spsbench.stats import at_any
 
 
 def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
@@ -101,20 +102,16 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: TimeSource | Non
             )
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
-    note = "Predicted: no sequence was generated for these numbers."
-    if times is not None:
-        note += f" {times.origin}"
     break_evens = _break_evens(study.forecasts)
     return Group(
-        f"{written.label}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
-        f"{written.tokens:,} tokens",
+        str(replay_says.Replayed(written.label, written.sampling_name, len(written.texts), written.tokens)),
         "",
         _table_by_group([left(), *map(right, titles)], rows).as_rich(),
         *(part for curve in curves for part in _curve(curve)),
         "",
         *([*break_evens, ""] if break_evens else []),
         *_reading_again(study.forecasts),
-        note,
+        replay_says.PREDICTED if times is None else f"{replay_says.PREDICTED} {times.origin}",
     )
 
 
@@ -124,10 +121,7 @@ def _reading_again(forecasts: Sequence[DrafterForecast]) -> list[str]:
     if not known:
         return []
     best = min(known, key=lambda one: one.timed.mean_s() if one.timed else 0.0)
-    return [
-        "The target reads accepted tokens again after a rejection (replay). An engine that keeps its states "
-        f"would take {percent(best.reading_again or 0.0)} less time a token: {best.name}, K={best.k}."
-    ]
+    return [str(replay_says.TokensReadAgain(best.reading_again or 0.0, best.name, best.k))]
 
 
 def _size(one: DrafterForecast) -> str:
@@ -152,28 +146,17 @@ def _times(predicted: Predicted | None) -> list[str]:
 
 
 def _break_evens(forecasts: Sequence[DrafterForecast]) -> list[str]:
-    """Return from which alpha on each drafter gains, at its fastest K."""
-    best: dict[str, tuple[float, str]] = {}
+    """From which alpha on each drafter gains, at its fastest K."""
+    best: dict[str, tuple[float, replay_says.BreakEven]] = {}
     for forecast in forecasts:
         even = forecast.even
         if forecast.timed is not None and even is not None:
             taken_s = forecast.timed.mean_s()
             name = forecast.label
             if name not in best or taken_s < best[name][0]:
-                best[name] = taken_s, f"{name}, K={forecast.k} {_even_words(even)}"
-    return [line for _, line in best.values()]
-
-
-def _even_words(even: Even) -> str:
-    """``gains from alpha .31 on, and while drafting a token takes less than .55 ArS steps (now .11).``"""
-    if even.alpha is None:
-        return f"takes {even.cost:.2f} ArS steps a loop, which no alpha pays for."
-    if even.c_allowed is None:
-        return f"takes {even.cost:.2f} ArS steps a loop, and gains {from_alpha(even.alpha)}."
-    return (
-        f"gains {from_alpha(even.alpha)}, and while drafting a token takes less than "
-        f"{even.c_allowed:.2f} ArS steps (now {even.c:.2f})."
-    )
+                at = replay_says.BreakEven(name, forecast.k, even.cost, even.alpha, even.c, even.c_allowed)
+                best[name] = taken_s, at
+    return [str(even) for _, even in best.values()]
 
 
 def _curve(curve: Curve) -> Iterator[RenderableType]:
@@ -192,35 +175,20 @@ def _curve(curve: Curve) -> Iterator[RenderableType]:
         yield from _judged(choice)
     for cell in curve.cells:
         if cell.ran is not None:
-            yield f"In the run {cell.policy} emitted {cell.ran.tokens_per_loop:.2f} tokens a loop."
+            yield str(replay_says.PolicyRan(cell.policy, cell.ran.tokens_per_loop))
     if curve.rollouts:
-        yield (
-            "Tokens per loop are exact given the texts. What is drafted after rejected tokens is sampled "
-            f"({curve.rollouts:,} drafts); in brackets its bounds."
-        )
+        yield str(replay_says.DraftsSampled(curve.rollouts))
     if curve.choices:
-        yield f"No policy with drafts of up to {curve.k} tokens is faster than the oracle."
+        yield str(replay_says.OracleBounds(curve.k))
     if curve.beyond_ms:
-        costs = ", ".join(f"{name} {_signed(ms)}" for name, ms in curve.beyond_ms.items())
-        yield f"Beyond a fixed K that drafts as many a loop took here, in ms: {costs}; charged if above 0."
+        yield str(replay_says.PoliciesCost(curve.beyond_ms))
 
 
 def _judged(choice: Choice) -> Iterator[str]:
-    yield (
-        f"{choice.policy}, chosen on {choice.chosen_on} prompts: {interval(choice.gain, 'x')} as fast as the "
-        f"best fixed K, {choice.fixed_k}, on {choice.judged_on} others."
-    )
+    policy, fixed_k = choice.policy, choice.fixed_k
+    yield str(replay_says.PolicyChosen(policy, choice.chosen_on, choice.gain, fixed_k, choice.judged_on))
     if choice.fixed_share is not None and choice.policy_share is not None:
-        fixed, adaptive = map(interval_percent, (choice.fixed_share, choice.policy_share))
-        yield (
-            f"Of the time that the oracle saves there over ArS, fixed K={choice.fixed_k} already saves "
-            f"{fixed}, {choice.policy} {adaptive}."
-        )
-
-
-def _signed(value: Interval) -> str:
-    ends = "" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]"
-    return f"{value.estimate:+.2f}{ends}"
+        yield str(replay_says.ShareOfOracle(fixed_k, choice.fixed_share, policy, choice.policy_share))
 
 
 def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check], use: Check) -> dict[str, Any]:
@@ -271,83 +239,62 @@ def advice_screen(
     """Return what to use, how sure that is, the alternatives, and the command that measures the advice."""
     rows = []
     for each in (advice.best, *advice.others):
-        slower = "" if each is advice.best else _slower_by(each.slower)
+        slower = "" if each is advice.best else slower_by(each.slower)
         rows.append([each.name, interval(each.speedup, "x"), slower, f"{each.p99_s:.2f}"])
     titles = ("speedup [95%]", "slower by [95%]", "P99 [s]")
-    chosen, measured = len(advice.choosing), len(advice.judging)
     return Group(
-        f"{label}, {sampling}: chosen on {chosen} prompts, measured on {measured} others",
+        str(advice_says.ChosenOn(label, sampling, len(advice.choosing), len(advice.judging))),
         "",
-        *_sentences(advice, checks, use),
+        *map(str, _conclusions(advice, checks, use)),
         "",
         Table([left(whole=True), *map(right, titles)], rows).as_rich(),
         *(("", Text(command)) if command else ()),
     )
 
 
-def _slower_by(slower: Interval) -> str:
-    """Return how much more time a token it takes than the advised one."""
-    low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
-    return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
-
-
-def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[str]:
-    """Yield what an advice concludes, in sentences; why times are doubted stands before what they show."""
+def _conclusions(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[object]:
+    """Why times are doubted stands before what they show."""
     yield from filter(None, [advice.untrusted])
-    if use.candidate.forecast is None:
-        predicted = "" if checks else "predicted to be "
-        yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
+    chosen = use.candidate
+    if chosen.forecast is None:
+        yield advice_says.NothingPays(was_run=bool(checks))
     else:
-        lows = use.candidate.speedup.low, None if use.live is None else use.live["low"]
-        gains = any(low is not None and low > 1.0 for low in lows)
-        what = f"Use {use.candidate.name}:" if gains else f"No clear gain: {use.candidate.name}, the fastest,"
-        yield f"{what} {interval(use.candidate.speedup, 'x')} per token predicted."
+        lows = chosen.speedup.low, None if use.live is None else use.live["low"]
+        yield advice_says.Advised(
+            chosen.name, chosen.speedup, any(low is not None and low > 1.0 for low in lows)
+        )
+    yield from _live_runs(advice, checks, use)
+    best = chosen is advice.best
+    if best and advice.close:
+        yield advice_says.CloseK(advice.close)
+    for other in advice.others:
+        if best and not checks and other.slower.estimate < 1.0:
+            yield advice_says.FasterWhereMeasured(other.name)
+    if best and advice.even is not None and advice.even.c_allowed is not None:
+        yield advice_says.DraftingAllowed(advice.even.c_allowed, advice.even.c)
+    if best and advice.plain is not None:
+        yield advice_says.WithoutBlock(advice.plain.name, advice.plain.slower)
+    yield from _reading_again([] if chosen.forecast is None else [chosen.forecast])
+    if advice.too_large:
+        yield advice_says.TooLarge(advice.too_large)
+
+
+def _live_runs(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[object]:
     yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
     for check in checks:
-        yield from _checked(check, use)
+        name = check.candidate.name
+        yield advice_says.MeasuredLive("" if check is use else name, check.prompts, check.live, check.within)
+        if check.alarm:
+            yield advice_says.DoesNotFollow(name)
     forecasts = [each.forecast for each in (advice.best, *advice.others)]
     ran = [id(check.candidate.forecast) for check in checks]
     if checks and any(
         forecast is not None and forecast.tree and id(forecast) not in ran for forecast in forecasts
     ):
-        yield "Trees were predicted and not run."
-    best = use.candidate is advice.best
-    if best and advice.close:
-        yield f"K={', '.join(map(str, advice.close))} cannot be told apart from it."
-    for other in advice.others:
-        if best and not checks and other.slower.estimate < 1.0:
-            doubt = "more prompts would decide between the two"
-            yield f"{other.name} was faster on the measuring prompts: {doubt}."
-    if best and advice.even is not None and advice.even.c_allowed is not None:
-        yield (
-            f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
-            f"{advice.even.c:.2f})."
-        )
-    if best and advice.plain is not None:
-        slower = _slower_by(advice.plain.slower)
-        yield f"Without block verification ({advice.plain.name}) it is predicted {slower} slower."
-    forecast = use.candidate.forecast
-    yield from _reading_again([] if forecast is None else [forecast])
-    if advice.too_large:
-        yield f"Left out, too large for --memory: {', '.join(advice.too_large)}."
+        yield advice_says.TREES_NOT_RUN
 
 
-def _checked(check: Check, use: Check) -> Iterator[str]:
-    name = "Measured" if check is use else f"{check.candidate.name}, measured"
-    agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
-    outcome = (
-        "could not be measured" if check.live is None else f"{speedup(check.live)}{agrees[check.within]}"
-    )
-    where = f" on {counted(check.prompts, 'prompt')}" if check.prompts else ""
-    yield f"{name} live beside ArS{where}: {outcome}."
-    if check.alarm:
-        yield f"ALARM: {check.candidate.name} does not follow the target's distribution."
-
-
-_REGIMES = {
-    "dispatch-bound": "What is read fits in the reported last-level cache: no memory floor is known here.",
-    "unknown": "Bandwidth could not be measured: no floor is known here.",
-}
+_REGIMES = {"dispatch-bound": bench_says.READ_FROM_CACHE, "unknown": bench_says.BANDWIDTH_UNKNOWN}
 Facts = Mapping[str, Any]
 
 
@@ -373,11 +320,6 @@ def _titled(tables: Mapping[str, Table]) -> list[RenderableType]:
     return parts
 
 
-def _read_at(facts: Facts) -> str:
-    bandwidth = facts["bandwidth_bytes_per_s"]
-    return "" if bandwidth is None else f"Memory is read at {bandwidth / 1e9:.1f} GB/s (measured). "
-
-
 def _device(facts: Facts) -> str:
     gpu = facts.get("gpu")
     return str(facts["device"]) if gpu is None else f"{gpu['name']}, {gpu['device']}"
@@ -395,12 +337,14 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
             times = milliseconds(row["ms"]), ratio, milliseconds(row["floor_ms"])
             rows.append([role, str(row["rows"]), *times, percent(row["share"])])
     forwards = _titled({title: Table([*columns, right("floor ms"), right("of floor")], rows)})
-    regime = _REGIMES.get(facts["regime"], "The floor is the bytes of weights and cache over that.")
-    regime += _beaten([row for role in facts["forwards"].values() for row in role])
+    floor = _REGIMES.get(facts["regime"], bench_says.FLOOR_OF_BYTES)
+    if _is_floor_beaten(row for role in facts["forwards"].values() for row in role):
+        floor += bench_says.FLOOR_BEATEN
+    memory = f"{bench_says.MemoryRead(facts['bandwidth_bytes_per_s'])}{floor}"
     grid = _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
     predicted = _predicted(grid, facts["verdict"], [facts["untrusted"]])
     forced = [] if facts["forced"] is None else _forced_table(facts["forced"])
-    return [*forwards, _read_at(facts) + regime, "", *predicted, *forced]
+    return [*forwards, memory, "", *predicted, *forced]
 
 
 def _predicted(
@@ -411,14 +355,8 @@ def _predicted(
     return [*said, "", *tables[:-1]] if said else [*tables, verdict]
 
 
-def _beaten(rows: Iterable[Facts]) -> str:
-    """Return what follows where forwards took less time than their floor."""
-    if all((row["share"] or 0.0) <= 1.0 for row in rows):
-        return ""
-    return (
-        " Some forwards took less time than that: memory is faster than was measured, or a cache holds a "
-        "part of what they read."
-    )
+def _is_floor_beaten(rows: Iterable[Facts]) -> bool:
+    return any((row["share"] or 0.0) > 1.0 for row in rows)
 
 
 def _grid(facts: Facts) -> Table:
@@ -463,14 +401,10 @@ def _by_context(facts: Facts) -> list[RenderableType]:
     place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     forwards = _titled({f"Forwards by context, {place}": forwards_table(facts)})
     allowed = _titled({"What they read and allow": payoff_table(facts)})
-    beaten = _beaten(context["forwards"]["target"][0] for context in facts["contexts"])
-    memory = (
-        f"{_read_at(facts)}KV and weights are what one forward of the target reads; the floor is their sum "
-        f"over that.{beaten} Intervals are of 95%, over rounds; every round has both models at all "
-        "contexts in shuffled order, so that a drift of the machine hits all alike."
-    )
+    beaten = _is_floor_beaten(context["forwards"]["target"][0] for context in facts["contexts"])
+    memory = str(bench_says.ReadByContext(facts["bandwidth_bytes_per_s"], beaten))
     doubts = [
-        f"After {short(context['context'])}: {context['untrusted']}"
+        str(bench_says.UntrustedAfter(context["context"], context["untrusted"]))
         for context in facts["contexts"]
         if context["untrusted"] is not None
     ]
@@ -548,16 +482,13 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
     tables = {f"Predicted speedup by the forwards alone, {facts['assumed']}": speedups("predicted")}
     if any(cell["measured"] for cell in facts["cells"]):
         tables[f"Measured with SYNTHETIC acceptance, {facts['assumed']}"] = speedups("measured")
-    return [*forwards, *_predicted(_titled(tables), _pays_up_to(facts), [facts["untrusted"]])]
+    return [*forwards, *_predicted(_titled(tables), str(_pays_up_to(facts)), [facts["untrusted"]])]
 
 
-def _pays_up_to(facts: Facts) -> str:
-    """Return up to which batch size speculation should pay, at the K that goes furthest."""
+def _pays_up_to(facts: Facts) -> object:
+    """Up to which batch size speculation should pay, at the K that goes furthest."""
     beyond = [k for k, end in facts["pays_up_to"].items() if end is None]
     if beyond:
-        ks = ", ".join(map(str, beyond))
-        return f"By the forwards it pays up to the largest batch, {max(facts['step_ms'])}, at K = {ks}."
+        return bench_says.PaysUpToLargestBatch(max(facts["step_ms"]), beyond)
     k, furthest = max(facts["pays_up_to"].items(), key=lambda item: item[1] or 0.0)
-    if not furthest:
-        return "By the forwards it pays at no batch size."
-    return f"By the forwards it pays up to B = {furthest:.3g}, at K = {k}."
+    return bench_says.PaysUpToBatch(furthest, k) if furthest else bench_says.NO_BATCH_PAYS

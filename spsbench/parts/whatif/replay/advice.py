@@ -27,6 +27,7 @@ from spsbench.base import (
     taken_since,
 )
 from spsbench.drafters import DRAFT, ForcedDrafts, drafter_kind
+from spsbench.parts.whatif.messages.advice import TimesDisturbed
 from spsbench.parts.whatif.replay import MEAN
 from spsbench.parts.whatif.replay.cells import Sought
 from spsbench.parts.whatif.replay.prediction import DrafterForecast, Even, Timed, faster
@@ -37,7 +38,7 @@ from spsbench.parts.whatif.replay.texts import TargetText, Written
 from spsbench.parts.whatif.replay.times import LEAST_ROUNDS
 from spsbench.parts.whatif.replay.trees import tree_of
 from spsbench.runner import Plan, Reason, StoppingRule, Watcher
-from spsbench.stats import FEWEST_PROMPTS, halves, hidden, percent
+from spsbench.stats import FEWEST_PROMPTS, halves, hidden
 from spsbench.store import CLEAN, Journal, RatioInterval, RunStore, least_disturbed
 
 FILE = "advice.jsonl"
@@ -436,16 +437,12 @@ def disturbed(advice: Advice, lost: float) -> Advice:
 
     best = widened(advice.best)
     others = tuple(map(widened, advice.others))
-    lost_time = f"contention took {percent(lost)} of the time in which loops were timed"
     if best.forecast is None:  # something that drafts may yet be faster
         hides = any(other.speedup.high is None or other.speedup.high > 1.0 for other in others)
     else:
         hides = best.speedup.low is None or best.speedup.low <= 1.0
-    sentence = f"Widened: {lost_time}, and every predicted interval holds all of it."
-    if hides:
-        sentence = f"UNDECIDED: {lost_time}, which may hide the answer. Repeat when less else runs."
     plain = None if advice.plain is None else widened(advice.plain)
-    return replace(advice, best=best, others=others, plain=plain, untrusted=sentence)
+    return replace(advice, best=best, others=others, plain=plain, untrusted=str(TimesDisturbed(lost, hides)))
 
 
 def _drafter_name(forecast: DrafterForecast | None) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from spsbench.base import Floats, Spec, UnavailableError, UsageError, first_line, read_file
 from spsbench.drafters import DRAFT, drafter_kind
 from spsbench.parts.whatif.bench.forwards import Forwards
+from spsbench.parts.whatif.messages.replay import ForwardsElsewhere
 from spsbench.parts.whatif.replay.cells import Cell
 from spsbench.parts.whatif.replay.reading import Replayed
 from spsbench.parts.whatif.replay.times import LoopTimes
@@ -50,17 +51,14 @@ class Calibration:
     """
 
     path: Path
-    told: str
+    models: str
     parameters: Mapping[str, int]
     context: int
     forwards: Mapping[str, Forwards]
 
     @property
-    def origin(self) -> str:
-        return (
-            f"Times are of forwards alone, {self.told}, after {self.context:,} tokens of context; what "
-            "else a loop does is not in them."
-        )
+    def origin(self) -> ForwardsElsewhere:
+        return ForwardsElsewhere(self.models, self.context)
 
     def ars(self) -> LoopTimes:
         """Of ArS: a forward of one token."""

@@ -13,6 +13,7 @@ import numpy as np
 from spsbench.base import EAGER, FIXED, Arm, Generation, Request, SamplingParams, Spec
 from spsbench.engines import Engine, teacher_force
 from spsbench.parts.whatif.bench.turns import budgeted_rounds
+from spsbench.parts.whatif.messages.replay import LOOPS_RUN_HERE
 from spsbench.parts.whatif.replay.cells import Cell
 from spsbench.parts.whatif.replay.reading import Replayed
 from spsbench.parts.whatif.replay.texts import TargetText, Written
@@ -76,7 +77,7 @@ class Rehearsal:
 
     @property
     def origin(self) -> str:
-        return "Times are of loops run here."
+        return LOOPS_RUN_HERE
 
     def ars(self) -> LoopTimes:
         return self.times[None]

@@ -25,6 +25,8 @@ from spsbench.decode import (
     sps,
 )
 from spsbench.drafters import build_rule
+from spsbench.law import Floats
+from spsbench.parts.whatif.messages.replay import PARTS_TIMED_HERE
 from spsbench.parts.whatif.replay.cells import Cell, Sought
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
 from spsbench.parts.whatif.replay.texts import TargetText
@@ -91,7 +93,7 @@ class StepTimes:
 
     @property
     def origin(self) -> str:
-        return "Times are of loops run here in parts, a tree's as of a chain of as many rows."
+        return PARTS_TIMED_HERE
 
     def ars(self) -> LoopTimes:
         return self._loops(np.array([[1.0]]), np.zeros(len(self.rounds)))

@@ -154,8 +154,8 @@ class TimeSource(Protocol):
     """What times are taken from: loops that were run, parts of loops, or forwards on another machine."""
 
     @property
-    def origin(self) -> str:
-        """Where they were measured, and how: a sentence."""
+    def origin(self) -> object:
+        """Where they were measured, and how: a message."""
 
     def ars(self) -> LoopTimes:
         """Of loops that draft nothing."""

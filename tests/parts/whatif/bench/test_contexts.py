@@ -20,10 +20,11 @@ from spsbench.models.loading import random_model
 from spsbench.parts.whatif.bench import BenchConfig, forwards
 from spsbench.parts.whatif.bench import study as bench_study
 from spsbench.parts.whatif.bench.forwards import block_rows, time_in_turns
-from spsbench.parts.whatif.bench.study import Held, few, require_context_room, sentence, short
+from spsbench.parts.whatif.bench.study import Held, best_by_context, few, require_context_room
 from spsbench.parts.whatif.bench.study import study as study_pair
 from spsbench.parts.whatif.commands.bench import lengths
 from spsbench.parts.whatif.commands.screen import bench_screen, forwards_table, payoff_table
+from spsbench.parts.whatif.messages.bench import short
 
 CPU = torch.device("cpu")
 SHAPE = LlamaConfig(
@@ -184,9 +185,9 @@ def test_a_direction_is_told_only_where_intervals_are_apart() -> None:
         rows = {"target": [{"rows": 3, **ratio}]}
         return {"context": context, "best": {"k": 2, "speedup": 1.5}, "c": ratio, "forwards": rows}
 
-    said = sentence([end(1024, 0.3, 0.01), end(4096, 0.2, 0.01)])
-    assert "c falls from 0.30 to 0.20" in said
-    assert "does not clearly move" in sentence([end(1024, 0.3, 0.06), end(4096, 0.2, 0.06)])
+    said = best_by_context([end(1024, 0.3, 0.01), end(4096, 0.2, 0.01)])
+    assert "c falls from 0.30 to 0.20" in str(said)
+    assert "does not clearly move" in str(best_by_context([end(1024, 0.3, 0.06), end(4096, 0.2, 0.06)]))
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch"])

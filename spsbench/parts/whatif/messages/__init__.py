@@ -1,0 +1,1 @@
+"""What the four commands say beside numbers, a file a subject."""

@@ -1,0 +1,212 @@
+"""What `advise` concludes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spsbench.base import Interval
+from spsbench.base.messages import Message
+from spsbench.report import counted, interval, interval_percent, speedup
+from spsbench.stats import percent
+from spsbench.store import RatioInterval
+
+TREES_NOT_RUN = "Trees were predicted and not run."
+K_BY_BATCH_UNKNOWN = "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
+
+
+def slower_by(slower: Interval) -> str:
+    """Return how much more time a token is taken than by what is advised."""
+    low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
+    return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenOn(Message):
+    label: str
+    sampling: str
+    choosing: int
+    judging: int
+
+    def __str__(self) -> str:
+        prompts = f"chosen on {self.choosing} prompts, measured on {self.judging} others"
+        return f"{self.label}, {self.sampling}: {prompts}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimesDisturbed(Message):
+    """``hides``: the lost time may be more than what is gained."""
+
+    lost: float
+    hides: bool
+
+    def __str__(self) -> str:
+        lost = f"contention took {percent(self.lost)} of the time in which loops were timed"
+        if self.hides:
+            return f"UNDECIDED: {lost}, which may hide the answer. Repeat when less else runs."
+        return f"Widened: {lost}, and every predicted interval holds all of it."
+
+
+@dataclass(frozen=True, slots=True)
+class NothingPays(Message):
+    was_run: bool
+
+    def __str__(self) -> str:
+        predicted = "" if self.was_run else "predicted to be "
+        return f"Does not pay here: no drafter and K is {predicted}faster than ArS."
+
+
+@dataclass(frozen=True, slots=True)
+class Advised(Message):
+    name: str
+    speedup: Interval
+    gains: bool
+
+    def __str__(self) -> str:
+        what = f"Use {self.name}:" if self.gains else f"No clear gain: {self.name}, the fastest,"
+        return f"{what} {interval(self.speedup, 'x')} per token predicted."
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLive(Message):
+    """``name`` is empty of what is advised; ``agrees`` is unknown where times are not trusted."""
+
+    name: str
+    prompts: int
+    live: RatioInterval | None
+    agrees: bool | None
+
+    def __str__(self) -> str:
+        agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
+        found = "could not be measured" if self.live is None else f"{speedup(self.live)}{agrees[self.agrees]}"
+        where = f" on {counted(self.prompts, 'prompt')}" if self.prompts else ""
+        name = f"{self.name}, measured" if self.name else "Measured"
+        return f"{name} live beside ArS{where}: {found}."
+
+
+@dataclass(frozen=True, slots=True)
+class DoesNotFollow(Message):
+    name: str
+
+    def __str__(self) -> str:
+        return f"ALARM: {self.name} does not follow the target's distribution."
+
+
+@dataclass(frozen=True, slots=True)
+class CloseK(Message):
+    ks: Sequence[int]
+
+    def __str__(self) -> str:
+        return f"K={', '.join(map(str, self.ks))} cannot be told apart from it."
+
+
+@dataclass(frozen=True, slots=True)
+class FasterWhereMeasured(Message):
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} was faster on the measuring prompts: more prompts would decide between the two."
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingAllowed(Message):
+    """In ArS steps a token."""
+
+    allowed: float
+    now: float
+
+    def __str__(self) -> str:
+        return f"Break-even: drafting a token may take {self.allowed:.2f} ArS steps (now {self.now:.2f})."
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutBlock(Message):
+    name: str
+    slower: Interval
+
+    def __str__(self) -> str:
+        return f"Without block verification ({self.name}) it is predicted {slower_by(self.slower)} slower."
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge(Message):
+    names: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"Left out, too large for --memory: {', '.join(self.names)}."
+
+
+@dataclass(frozen=True, slots=True)
+class ProofTooLong(Message):
+    """Of a prompt; times as they are read."""
+
+    proof: str
+    left: str
+
+    def __str__(self) -> str:
+        return (
+            f"Not run: the proof of a prompt takes about {self.proof}, and {self.left} of --budget are left. "
+            "Give more, shorter prompts, or --no-check."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoopsRunEager(Message):
+    engine: str
+
+    def __str__(self) -> str:
+        return (
+            f"All loops run kernel by kernel, as with run --engine {self.engine}: of the drafters to compare "
+            "only model has CUDA graphs."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TorchInPlaceOfOnnx(Message):
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The forwards run over torch, not ONNX Runtime: {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class NoSpeculation(Message):
+    engine: str
+
+    def __str__(self) -> str:
+        return f"# {self.engine}: no speculation; none that it has is predicted to be faster."
+
+
+@dataclass(frozen=True, slots=True)
+class NoDrafterOfEngine(Message):
+    engine: str
+
+    def __str__(self) -> str:
+        return f"# {self.engine} has none of these drafters."
+
+
+@dataclass(frozen=True, slots=True)
+class Worth(Message):
+    name: str
+    speedup: Interval
+
+    def __str__(self) -> str:
+        return f"# {self.name}: {interval(self.speedup, 'x')} per token, predicted here."
+
+
+@dataclass(frozen=True, slots=True)
+class FasterElsewhere(Message):
+    name: str
+    engine: str
+
+    def __str__(self) -> str:
+        return f"# {self.name} is faster here, and {self.engine} does not have it."
+
+
+@dataclass(frozen=True, slots=True)
+class KByBatchOf(Message):
+    times: Path
+
+    def __str__(self) -> str:
+        return f"# K by batch size: forwards of {self.times}, tokens per loop of these texts."
