@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import Common, present, say
 from spsbench.parts.whatif.curve import WITHIN, AcceptanceCurve, Point, ReadText, by_category
+from spsbench.parts.whatif.messages import curves as says
 from spsbench.report import Table, counted, interval, left, right
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def show(
     facts = {"source": title, "synthetic": synthetic, "curves": [curve_facts(curve) for curve in curves]}
     if folder:
         _write(folder, title, curves, facts, synthetic=synthetic)
-        say(f"Wrote {NAME}.yaml, .json, .svg, .png and .pdf to {folder}", quiet=wanted.quiet)
+        say(str(says.FilesWritten(NAME, folder)), quiet=wanted.quiet)
     present(lambda: facts, lambda: _screen(title, curves), json=wanted.json, quiet=wanted.quiet)
 
 
@@ -90,9 +91,9 @@ def _screen(title: str, curves: Sequence[AcceptanceCurve]) -> RenderableType:
 
     parts: list[RenderableType] = [title]
     for curve in curves:
-        parts += ["", _heading(curve), "", _table(curve).as_rich(), "", *_sentences(curve)]
+        parts += ["", _heading(curve), "", _table(curve).as_rich(), "", *map(str, _conclusions(curve))]
     if any(curve.needed for curve in curves):
-        parts += ["", "Of each table the intervals hold at once, over prompts."]
+        parts += ["", says.HOLD_AT_ONCE]
     return Group(*parts)
 
 
@@ -117,29 +118,18 @@ def shortfall(point: Point) -> tuple[float, float]:
     return 1 - rates / true, 1 - mean / true
 
 
-def _sentences(curve: AcceptanceCurve) -> Iterator[str]:
+def _conclusions(curve: AcceptanceCurve) -> Iterator[object]:
     worst = max(curve.points, key=lambda point: shortfall(point)[1])
     rates, mean = shortfall(worst)
-    yield (
-        f"Mean alone injected, at K={worst.k}: drafts kept a loop vary by {worst.mean_variance:.2f}, not "
-        f"{worst.variance:.2f}; P99 of loops {_off(mean)}, {_off(rates)} with the whole distribution."
-    )
+    yield says.MeanInjected(worst.k, worst.variance, worst.mean_variance, mean, rates)
     if curve.correlation:
-        lags = ", ".join(f"{value:+.2f} at {lag}" for lag, value in curve.correlation.items())
-        yield f"Autocorrelation of acceptance, by tokens apart: {lags}."
+        yield says.Autocorrelation(curve.correlation)
     if curve.needed is None:
-        yield f"Too few prompts for an interval: {curve.prompts}."
+        yield says.TooFewPrompts(curve.prompts)
     else:
-        yield f"For ±{WITHIN:g} tokens at every K: about {counted(curve.needed, 'prompt')} like these."
+        yield says.PromptsNeeded(WITHIN, curve.needed)
     if curve.heaviest > _HEAVY:
-        yield (
-            f"One prompt has {curve.heaviest:.0%} of the tokens: other prompts may lie outside of these "
-            "intervals."
-        )
-
-
-def _off(share: float) -> str:
-    return f"{abs(share):.0%} too {'low' if share >= 0 else 'high'}"
+        yield says.HeavyPrompt(curve.heaviest)
 
 
 def _write(
@@ -150,8 +140,7 @@ def _write(
 
     make_folder(folder, "--out")
     lines = {_label(curve): {point.k: point.length for point in curve.points} for curve in curves}
-    caption = "All K from one reading of the same texts; bands are 95% intervals that hold at once."
-    save(acceptance(lines, title, synthetic=synthetic, caption=caption), folder)
+    save(acceptance(lines, title, synthetic=synthetic, caption=says.BANDS_HOLD_AT_ONCE), folder)
     for ending, text in (("json", json.dumps(facts, indent=2) + "\n"), ("yaml", _yaml(title, curves))):
         with replacing(folder / f"{NAME}.{ending}", folder) as new:
             new.write(text.encode())
@@ -176,12 +165,10 @@ def _yaml(title: str, curves: Sequence[AcceptanceCurve]) -> str:
 
     lines = [
         f"# {title}",
-        "# Tokens per loop, the target's own token included, by num_speculative_tokens;",
-        "# with 95% intervals over prompts that hold at once for all K of a curve.",
+        says.YAML_LENGTHS,
         "acceptance_length:",
         *by_k(mean),
-        "# The chance that a loop keeps its first draft, the first two, ...: vLLM's --speculative-config",
-        '# {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [...]}.',
+        says.YAML_RATES,
         "synthetic_acceptance_rates:",
         *by_k(lambda point: f"[{', '.join(f'{rate:.4f}' for rate in point.rates)}]"),
     ]

@@ -13,6 +13,7 @@ import numpy as np
 from spsbench.base import Interval
 from spsbench.cli import Common, present
 from spsbench.law import alpha_iid
+from spsbench.parts.whatif.messages import curves as says
 from spsbench.report import Table, counted, interval, left, right
 from spsbench.stats import interval_of_mean, pooled_ratio
 from spsbench.store import Counts, FileContent
@@ -279,8 +280,7 @@ def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]
         parts += ["", name, "", _published(curve).as_rich()]
     parts += [
         "",
-        *([] if lengths is None else _varying(lengths)),
-        *_remarks(content),
+        *map(str, _remarks(content, lengths)),
         f"It says: {content.says}",
         f"It cannot say: {content.silent}",
     ]
@@ -309,19 +309,6 @@ def _varying_positions(kept: Sequence[float], lengths: Lengths) -> Table:
     return Table([left(titles[0]), *map(right, titles[1:])], rows)
 
 
-def _varying(lengths: Lengths) -> Iterator[str]:
-    span = (
-        f"at most {lengths.longest}"
-        if lengths.shortest is None
-        else f"{lengths.shortest} to {lengths.longest}"
-    )
-    yield f"K varies: {span} drafts a loop, {lengths.mean:.2f} in mean. r' and alpha are those of one K."
-    if lengths.offered:
-        yield "A draft counts as not kept only where there was one, and those before it were kept."
-    else:
-        yield "How long each draft was is not counted: of which loops a draft was kept cannot be said."
-
-
 def _published(curve: Mapping[int, float]) -> Table:
     odd = shape(curve)
     rows = []
@@ -331,18 +318,18 @@ def _published(curve: Mapping[int, float]) -> Table:
     return Table([left("K"), right("tokens/loop"), right("step"), left("")], rows)
 
 
-def _remarks(content: FileContent) -> Iterator[str]:
+def _remarks(content: FileContent, lengths: Lengths | None) -> Iterator[object]:
+    if lengths is not None:
+        yield says.KVaries(lengths.shortest, lengths.longest, lengths.mean)
+        yield says.COUNTED_WHERE_DRAFTED if lengths.offered else says.LENGTHS_UNKNOWN
     marks = [shape(curve) for curve in content.published.values()]
     falling, growing = (sum(what in mark.values() for mark in marks) for what in ("falls", "step grows"))
     if falling:
-        yield (
-            f"{falling} of {len(marks)} curves fall somewhere: over one set of texts none does, unless "
-            "drafts depend on K."
-        )
+        yield says.CurvesFall(falling, len(marks))
     if growing:
-        yield f"{growing} of {len(marks)} have a step that grows by more than rounding, which few texts do."
+        yield says.StepsGrow(growing, len(marks))
     yield from content.notes
     if any(each.loops is None for each in content.counts):
-        yield "Loops are not counted in it: tokens per loop do not follow."
+        yield says.LOOPS_UNKNOWN
     for what, count in {**content.skipped, **content.odd}.items():
         yield f"{counted(count, 'request')} {what}."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base import Interval, UnavailableError, UsageError, unknown
 from spsbench.cli import out, present, values
 from spsbench.config import ModelRef, is_given
+from spsbench.parts.whatif.messages import hardware as says
 from spsbench.parts.whatif.replay.recipes import ranges_of, vllm_option
 
 if TYPE_CHECKING:
@@ -159,12 +160,12 @@ def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
     name = ModelRef(id=draft).id  # vLLM takes no @revision
     if name.endswith(".json"):  # of a model that is somewhere else
         name = "DRAFT_MODEL"
-        comments = [f"# {name}: the model that {draft} is the configuration of."]
+        comments = [str(says.ModelElsewhere(name, draft))]
     config = {"method": "draft_model", "model": name, "num_speculative_tokens": max(k for *_, k in by_batch)}
     if not config["num_speculative_tokens"]:
-        return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
-    scope = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
-    comments = [f"# K by batch size PREDICTED for {scope}: not measured.", *comments]
+        return str(says.NothingFaster(machine.title))
+    scope = says.KByBatchPredicted(machine.title, table["context"], table["sequences"])
+    comments = [str(scope), *comments]
     return "\n".join([*comments, vllm_option(config, by_batch)])
 
 
@@ -173,7 +174,7 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
 
     from spsbench.report import Table, interval, left, right
 
-    parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights."]
+    parts: list[RenderableType] = [str(says.PredictedFor(machine.title))]
     for table in tables:
         most = table["sequences"]
         slower = ""
@@ -183,15 +184,15 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
             slower = f"{first}" if first == low == high else f"{first} [{low}, {high}]"
             rows.append([k, *(interval(Interval(*each)) for each in by_batch.values()), slower])
         columns = [left("K"), *(right(f"batch {size}") for size in by_batch), right("ArS from")]
-        sizes_of = (
-            f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
-        )
-        parts += ["", f"{sizes_of} {slower} at the best K.", "", Table(columns, rows).as_rich()]
-        if gone := ", ".join(map(str, table["too_large"])):
-            parts.append(f"Not shown, they do not fit with their caches: batch {gone}.")
+        parts += [
+            "",
+            str(says.SlowerFrom(table["context"], most, slower)),
+            "",
+            Table(columns, rows).as_rich(),
+        ]
+        if table["too_large"]:
+            parts.append(str(says.BatchesNotShown(table["too_large"])))
     figures = ("bandwidth", machine.bandwidth), ("compute", machine.compute), ("floor", machine.floor)
-    lent = ", ".join(f"{name} of {figure.borrowed}" for name, figure in figures if figure.borrowed)
-    if lent:
-        parts += ["", f"Not measured on it, borrowed with a wider band: {lent}."]
-    parts += ["", "[]: all ends of the published figures, not 95%; their sources are in --json."]
-    return Group(*parts)
+    if lenders := {name: figure.borrowed for name, figure in figures if figure.borrowed}:
+        parts += ["", str(says.FiguresBorrowed(lenders))]
+    return Group(*parts, "", says.ALL_ENDS)

@@ -125,6 +125,7 @@ def show_formula(wanted: SimulateOptions) -> None:
 
     from spsbench.config import parse_ks
     from spsbench.law import minimum_gain
+    from spsbench.parts.whatif.messages.simulation import FORMULA_ALONE
     from spsbench.report import Table, right
     from spsbench.stats import KS, leviathan
 
@@ -145,8 +146,7 @@ def show_formula(wanted: SimulateOptions) -> None:
     rows = [[str(k), f"{n:.3f}", f"{factor:.2f}x"] for k, (n, factor) in by_k.items()]
     table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
     answer = f"Best: K={best} with {facts['best_speedup']:.2f}x."
-    note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
-    screen = Group(table.as_rich(), "", answer, note)
+    screen = Group(table.as_rich(), "", answer, FORMULA_ALONE)
     present(lambda: facts, lambda: screen, json=wanted.json, quiet=wanted.quiet)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from spsbench.drafters import rule_kind
 from spsbench.law import EXACT
+from spsbench.parts.whatif.messages import simulation as says
 from spsbench.parts.whatif.simulate.loops import PAPERS_RULE, SEQUENCE, LawCheck
 from spsbench.parts.whatif.simulate.study import Point, Question, World
 from spsbench.report import NOTHING, Drawing, Plate, Table, escape, interval, number, printed, right, style
@@ -93,8 +94,8 @@ def page(question: Question, worlds: Sequence[World], plates: Sequence[Plate]) -
     for world in worlds:
         lines += ["", f"## {escape(heading(question, world))}", "", *lengths(world).as_markdown()]
         lines += ["", *factors(world).as_markdown(), ""]
-        lines += [f"* {escape(sentence)}" for sentence in sentences(question, world)]
-    return "\n".join([*lines, "", NOTE, ""])
+        lines += [f"* {escape(sentence)}" for sentence in conclusions(question, world)]
+    return "\n".join([*lines, "", says.SYNTHETIC, ""])
 
 
 def screen(question: Question, worlds: Sequence[World]) -> RenderableType:
@@ -103,12 +104,8 @@ def screen(question: Question, worlds: Sequence[World]) -> RenderableType:
     for world in worlds:
         parts += ["", Text(heading(question, world), style="bold"), ""]
         parts += [lengths(world).as_rich(), "", factors(world).as_rich(), ""]
-        parts += [Text(sentence) for sentence in sentences(question, world)]
-    return Group(*parts, "", NOTE)
-
-
-NOTE = "Synthetic: no model was run, and a loop takes c for each draft token and 1 for the target."
-"""What is to be known of every figure here."""
+        parts += [Text(str(sentence)) for sentence in conclusions(question, world)]
+    return Group(*parts, "", says.SYNTHETIC)
 
 
 def title(question: Question) -> str:
@@ -176,77 +173,48 @@ def factors(world: World) -> Table:
     return Table([*titles, right("formula"), right("operations")], rows)
 
 
-def sentences(question: Question, world: World) -> list[str]:
-    """Return the best K, the bound, the formula's fit and the law of the tokens."""
+def conclusions(question: Question, world: World) -> Iterator[object]:
+    """The best K, the bound, the formula's fit and the law of the tokens."""
     by_k = {point.k: point for point in world.points}
     planned = world.best_k(lambda point: point.formula)
     best_k = world.best_k(lambda point: point.simulated.tokens_per_loop.estimate)
-    drawn = interval(by_k[best_k].speedup, "x") if best_k else "1x, ArS"
+    drawn = by_k[best_k].speedup if best_k else None
     if world.accepts is None or planned is None:
-        best = f"Best K: {best_k} simulated ({drawn}); tokens are judged together, which no formula covers."
-        return [best, *_enumerated_sentences(world), law_sentence(question, world.law)]
-    formula = by_k[planned].formula if planned else None
-    theory = "1x, ArS" if formula is None else f"{formula / by_k[planned].cost:.2f}x"
-    lines = [f"Best K: {planned} by the formula ({theory}), {best_k} simulated ({drawn})."]
-    if world.accepts <= question.cost:
-        bound = f"alpha {world.accepts:.3f} is not above c {question.cost:.3f}; no K gains."
+        yield says.BestWithoutFormula(best_k, drawn)
     else:
-        bound = f"the best K gains at least (1 + alpha) / (1 + c) = {world.minimum_gain:.2f}x."
-    lines.append(f"Leviathan's bound: {bound}")
-    if world.formula_fits is not None:
-        exact = "" if world.exact_fits is None else f", the exact law with p = {world.exact_fits:.2g}"
-        lines.append(f"All K together: the formula fits with p = {world.formula_fits:.2g}{exact}.")
-    return [*lines, *_enumerated_sentences(world), law_sentence(question, world.law)]
-
-
-def _enumerated_sentences(world: World) -> Iterator[str]:
+        formula = by_k[planned].formula if planned else None
+        theory = None if formula is None else formula / by_k[planned].cost
+        yield says.BestK(planned, theory, best_k, drawn)
+        yield says.LeviathansBound(world.accepts, question.cost, world.minimum_gain)
+        if world.formula_fits is not None:
+            yield says.FormulaFits(world.formula_fits, world.exact_fits)
     for point in world.points:
         if point.enumerated is not None:
             length, share, apart = point.enumerated
-            law = (
-                "the target's law" if apart < EXACT else f"NOT the target's law, total variation {apart:.3g}"
-            )
-            yield (
-                f"Every loop enumerated (K={point.k}): {length:.3f} tokens per loop, {share:.1%} of what the "
-                f"best lossless rule gains of the same drafts; {law}."
-            )
+            yield says.LoopsEnumerated(point.k, length, share, 0.0 if apart < EXACT else apart)
+    yield tokens_tested(question, world.law)
 
 
-def law_sentence(question: Question, law: LawCheck) -> str:
-    """Return what the tokens show about the sampler."""
-    evidence = law.evidence
+def tokens_tested(question: Question, law: LawCheck) -> says.TokensTested:
+    """What the tokens show about the sampler."""
     leakage = law.evidence["leakage"]
-    tested = (
-        f"{law.tokens:,} tokens: G = {law.g:.0f} on {law.freedom} degrees of freedom, p = {law.p_value:.2g}"
+    lossy = "" if _claims_lossless(question) else "lossy by design"
+    return says.TokensTested(
+        law.tokens,
+        law.g,
+        law.freedom,
+        law.p_value,
+        None if leakage is None else (leakage["estimate"], leakage["low"], leakage["high"]),
+        law.evidence["log10_e_value"],
+        [] if law.follows else [says.CellSeen(*astuple(cell)) for cell in law.worst],
+        lossy if question.sampler.fault is None else "a planted fault",
     )
-    if leakage is not None:
-        tested += f"; leakage {leakage['estimate']:.1%} [{leakage['low']:.1%}, {leakage['high']:.1%}]"
-    tested += f"; e-value 10^{evidence['log10_e_value']:.1f}. "
-    if law.follows:
-        return f"{tested}No sign that they do not follow the target."
-    cells = ", ".join(
-        f"token {cell.token} in context {cell.context} {cell.seen} times, {cell.expected:.0f} expected"
-        for cell in law.worst
-    )
-    planted = question.sampler.fault is not None
-    lossy = "" if _claims_lossless(question) else " (lossy by design)"
-    excuse = " (a planted fault)" if planted else lossy
-    return f"{tested}They do NOT follow the target{excuse}: {cells}."
 
 
 def _claims_lossless(question: Question) -> bool:
     return question.sampler.fault is None and rule_kind(question.sampler.rule.name).lossless
 
 
-_FIGURE1 = (
-    f"Left: time for {SEQUENCE} tokens, mean and standard deviation over simulated sequences. Middle: "
-    "accepted tokens + 1 of a loop over K + 1, with 95% intervals. Right: 1 + K c. K = 0 is ArS. No model "
-    "was run: a loop's time is c for each draft token and 1 for the target."
-)
-_SPEEDUP = (
-    "Points: simulated loops with 95% intervals. Dashed: (1 - alpha^(K+1)) / (1 - alpha), which takes the "
-    "tests of a loop as independent. Solid: exact for these tables."
-)
 _FORMULA_DASH = (0, (5, 2))
 _APART = 0.12
 """Between marks of the same K, in units of K."""
@@ -276,7 +244,12 @@ def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
     loop.set_ylabel("time (target steps)")
     loop.plot(ks, [1.0 + k * question.cost for k in ks], color=style.INK, marker="o", markersize=3.8)
     return _with_axes_and_legend(
-        "figure1", "Figure 1 of Chen et al. 2023, simulated", _FIGURE1, figure, ks, worlds
+        "figure1",
+        "Figure 1 of Chen et al. 2023, simulated",
+        str(says.Figure1Caption(SEQUENCE)),
+        figure,
+        ks,
+        worlds,
     )
 
 
@@ -286,7 +259,7 @@ def _speedup(question: Question, worlds: Sequence[World]) -> Drawing:
     _lengths(tokens, worlds, "Tokens per loop", "tokens per loop", lambda point: 1.0)
     _lengths(gain, worlds, "Speedup, with the chosen c", "speedup (x)", lambda point: point.cost)
     return _with_axes_and_legend(
-        "simulation", "Theory against simulation", _SPEEDUP, figure, question.ks, worlds
+        "simulation", "Theory against simulation", says.SPEEDUP_CAPTION, figure, question.ks, worlds
     )
 
 

@@ -12,7 +12,7 @@ from spsbench.base.records import Interval, SamplingParams, Spec
 from spsbench.parts.whatif.commands.simulate import FAULTS
 from spsbench.parts.whatif.simulate.loops import SEQUENCE, Sampler, check
 from spsbench.parts.whatif.simulate.study import Question, World, _reason, prepare, study
-from spsbench.parts.whatif.simulate.summary import facts, law_sentence
+from spsbench.parts.whatif.simulate.summary import facts, tokens_tested
 from spsbench.parts.whatif.simulate.tables import SOURCES, Language
 
 
@@ -98,7 +98,7 @@ def test_a_lossy_rule_is_seen_to_be_lossy(rule: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), Spec.parse(rule)))
     (world,) = _worlds(question)
     assert not world.law.follows
-    assert "lossy by design" in law_sentence(question, world.law)
+    assert "lossy by design" in str(tokens_tested(question, world.law))
 
 
 @pytest.mark.thorough_but(3)
@@ -107,7 +107,7 @@ def test_every_fault_is_found_out(fault: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), fault=fault), tokens=16 * SEQUENCE)
     (world,) = _worlds(question)
     assert not world.law.follows
-    assert "a planted fault" in law_sentence(question, world.law)
+    assert "a planted fault" in str(tokens_tested(question, world.law))
 
 
 def test_a_row_off_by_one_is_no_fault_where_all_rows_are_the_same() -> None:
