@@ -25,7 +25,7 @@ def measure_load(options: RunOptions) -> None:
 
     in_flight = concurrencies(options.concurrency or "")
     names = server_names(options.engine or "")
-    config = _config(options)
+    config = _config_of_prompts(options)
     quiet = options.quiet
     from rich.console import Group
 
@@ -38,7 +38,7 @@ def measure_load(options: RunOptions) -> None:
     hint(ready.recommendation, quiet=quiet)
     require_decoder(ready.source, "a server")
     asks, seed = _asks_of_prompts(ready), ready.config.seed
-    with _room(options.out, ready) as directory:
+    with _empty_directory(options.out, ready) as directory:
         loaded = measure(
             names, asks, ready.samples, in_flight, seed, _RunTexts(ready), lambda text: say(text, quiet=quiet)
         )
@@ -72,8 +72,8 @@ def measure_load(options: RunOptions) -> None:
 
 
 @contextmanager
-def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
-    """Yield an empty directory, made before anything is measured; it is removed if nothing was."""
+def _empty_directory(out: Path | None, ready: Plan) -> Iterator[Path]:
+    """Made before anything is measured; removed if nothing was."""
     from spsbench.base import results_dir, unwritable
     from spsbench.store import fresh_directory
 
@@ -93,8 +93,8 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
         raise
 
 
-def _config(options: RunOptions) -> RunConfig:
-    """Return the configuration of the prompts, as a run would have them; no model is loaded."""
+def _config_of_prompts(options: RunOptions) -> RunConfig:
+    """As a run would have them; no model is loaded."""
     from spsbench.cli import read_settings, require_material, require_possible
     from spsbench.engines import refuse_beams
 
@@ -139,7 +139,7 @@ class _RunTexts:
             own = fields.get(prompt.example_id, {})
             messages = own.get(MESSAGES) or [{"role": "user", "content": prompt.text}]
             self._asked[prompt.ids] = {
-                "messages": [_as_sent(message) for message in messages],
+                "messages": [_message_as_sent(message) for message in messages],
                 **({TOOLS: own[TOOLS]} if own.get(TOOLS) else {}),
                 **({"chat_template_kwargs": variables} if variables else {}),
             }
@@ -154,8 +154,8 @@ class _RunTexts:
         return self._tokenizer.encode(text, special=False)
 
 
-def _as_sent(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as OpenAI's API takes it: the arguments of calls are text there."""
+def _message_as_sent(message: dict[str, Any]) -> dict[str, Any]:
+    """As OpenAI's API takes it: the arguments of calls are text there."""
     if "tool_calls" not in message:
         return message
     calls = [

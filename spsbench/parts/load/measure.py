@@ -225,7 +225,7 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
     total = latest["tokens"]
     if not total and not unstreamed:
         return TimedAnswer(sent, done, error="it does not say how many tokens it wrote")
-    times, counts = _counted(heard, total, done) if total else ((), ())
+    times, counts = _times_and_counts(heard, total, done) if total else ((), ())
     if any(later < earlier for earlier, later in pairwise(counts)):
         return TimedAnswer(sent, done, error="its count of tokens goes backwards")
     return TimedAnswer(
@@ -238,13 +238,13 @@ def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
         retokenised=retokenised,
         unstreamed=unstreamed,
         cached=latest["cached"],
-        thought=_thought_events(said),
+        thought=_events_of_thought(said),
         reasoning_tokens=latest["unspoken"],
     )
 
 
-def _thought_events(said: Sequence[tuple[str, bool]]) -> int:
-    """Return how many events a thought takes: by the server's field for it, else by its marks in the text."""
+def _events_of_thought(said: Sequence[tuple[str, bool]]) -> int:
+    """By the server's field for it, else by its marks in the text."""
     if any(is_thought for _, is_thought in said):
         return max(place for place, (_, is_thought) in enumerate(said, 1) if is_thought)
     text = "".join(piece for piece, _ in said)
@@ -256,10 +256,10 @@ def _thought_events(said: Sequence[tuple[str, bool]]) -> int:
     return sum(end <= begins for end in ends)
 
 
-def _counted(
+def _times_and_counts(
     heard: Sequence[tuple[float, int | None, int]], total: int, done: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return times and counts that end with all tokens; each event has characters, time and count."""
+    """They end with all tokens; each event has characters, time and count."""
     if any(count is None for _, count, _ in heard):  # only the sum is reported: shares are by characters
         so_far = list(accumulate(max(1, length) for *_, length in heard))
         pairs = zip(heard, so_far, strict=True)

@@ -84,7 +84,7 @@ def rows(waves: Sequence[LoadWave], described: Sequence[Described] = ()) -> list
                 sum(reading.unstreamed for reading in answered),
                 _percentiles_ms([reading.tpot_s for reading in answered]),
                 sum(wave.accepted or 0 for wave in cell) / drafted if drafted else None,
-                None if plain is None else _speedup([*sums, *_sums(plain)]),
+                None if plain is None else _speedup_over_waves([*sums, *_sums(plain)]),
                 sum(reading.thought > 0 for reading in answered),
                 sum(reading.thought_tokens for reading in answered),
                 _percentiles_ms([reading.answer_ttft_s for reading in answered]),
@@ -93,8 +93,8 @@ def rows(waves: Sequence[LoadWave], described: Sequence[Described] = ()) -> list
     return load_rows
 
 
-def _speedup(columns: Sequence[Floats]) -> Interval | None:
-    """Return the speedup with its interval over waves; None without tokens."""
+def _speedup_over_waves(columns: Sequence[Floats]) -> Interval | None:
+    """None without tokens."""
     if not all(column.sum() > 0 for column in columns):
         return None
     point = float(_quotient(np.stack(columns).sum(axis=1, keepdims=True))[0])
@@ -205,14 +205,14 @@ def table(loaded: Loaded) -> Table:
             percent(row.acceptance),
         ]
         if compared:
-            line.insert(1, _role(row.server, 2))
+            line.insert(1, _server_name(row.server, 2))
             line.append(NOTHING if row.speedup is None else interval(row.speedup, "x"))
         cells.append(line)
     return Table(columns, cells)
 
 
-def _role(server: int, servers: int) -> str:
-    """Return what a server is to the other, or that it is the only one."""
+def _server_name(server: int, servers: int) -> str:
+    """Plain or speculating, or that it is the only one."""
     return "server" if servers == 1 else ("plain", "spec")[server]
 
 
@@ -236,7 +236,9 @@ def sentences(loaded: Loaded) -> list[str]:
         between = "" if crossing.low is None else f" [{', '.join(ends)}]"
         lines.append(f"Speculation pays up to this many in flight: {point}{between}.")
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
-        lines.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
+        lines.append(
+            f"{_server_name(place, len(loaded.names))}: {name}, {described.engine} {described.version}."
+        )
         lines += [limit for limit in described.limits if limit == CHAT_ALONE]
     lines.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     load_rows = rows(loaded.waves, loaded.described)
@@ -277,7 +279,7 @@ def _thoughts(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
         took = _medians_by_concurrency((row.concurrency, row.answer_ttft_ms) for row in of)
         first = f" The first token of the answer came after {took} in flight, median." if took else ""
         lines.append(
-            f"{_role(server, servers)}: {thoughts} of {answered} answers begin with a thought, {tokens:,} "
+            f"{_server_name(server, servers)}: {thoughts} of {answered} answers begin with a thought, {tokens:,} "
             f"tokens in all, from which TTFT is taken.{first or ' None of them has an answer.'}"
         )
     return lines
@@ -296,7 +298,7 @@ def _repeated(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
         took = _medians_by_concurrency((row.concurrency, row.ttft_again_ms) for row in of)
         apart = f" Their TTFT, median, {took} in flight, is not in the table." if took else ""
         lines.append(
-            f"{_role(server, servers)}: the prompts of {again} of {requests} requests had come before, and "
+            f"{_server_name(server, servers)}: the prompts of {again} of {requests} requests had come before, and "
             f"its prefix cache may have kept them{cached}.{apart}"
         )
     return lines
@@ -318,7 +320,7 @@ def page(loaded: Loaded, title: str) -> str:
     lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
     lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
     lines += [
-        f"* {_role(place, len(loaded.names))}: {escape(limit)}"
+        f"* {_server_name(place, len(loaded.names))}: {escape(limit)}"
         for place, described in enumerate(loaded.described)
         for limit in described.limits
         if limit != CHAT_ALONE

@@ -64,15 +64,15 @@ def overlaps(
     for text in texts:
         prompt = prompts[text.name]
         positions[prompt] += len(text.tokens)
-        for name, target, draft in _rows(text, pairs, sampling, ngrams, prompt):
+        for name, target, draft in _warped_rows(text, pairs, sampling, ngrams, prompt):
             sums[name][prompt] += float(torch.minimum(target, draft).sum())
     return [Overlap(name, sums[name], positions) for name in names]
 
 
-def _rows(
+def _warped_rows(
     text: TargetText, pairs: Mapping[str, Pair], sampling: SamplingParams, ngrams: _Ngrams | None, prompt: int
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield every draft's name and warped rows [n, V], the target's and its own."""
+    """Of every draft: its name and rows [n, V], the target's and its own."""
     targets: dict[int, Tensor] = {}  # one that is shared by pairs is read once
     for name, pair in pairs.items():
         if id(pair.target) not in targets:
@@ -149,7 +149,7 @@ def draft_costs(
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
     """
-    engines = _engines(pairs, sampling)
+    engines = _engines_by_draft(pairs, sampling)
     count = rounds or ROUNDS
     shuffler = random.Random(seed)
     prompts = [shuffler.choice(texts).prompt for _ in range(-1, count)]
@@ -166,13 +166,13 @@ def draft_costs(
         return made
 
     ran = in_turns({name: partial(run, name) for name in engines}, range(-1, count), seed)
-    seconds = {name: [_run_s(made) for made in each] for name, each in ran.items()}
+    seconds = {name: [_seconds_a_token(made) for made in each] for name, each in ran.items()}
     base = np.array(seconds[_TARGET])
     return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
 
 
-def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, Engine]:
-    """Return the target's engine, and one of every draft."""
+def _engines_by_draft(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, Engine]:
+    """The target's own has no name."""
     first = next(iter(pairs.values()))
     window = first.target.context_window  # no engine here has a fixed shape
     engines = {_TARGET: EngineFactory(first, window).build(Arm("ars", 0, EAGER, "timed", sampling))}
@@ -183,8 +183,8 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
     return engines
 
 
-def _run_s(made: Generation) -> float:
-    """Return the seconds of the draft's forwards where it drafted, else those of the text's model."""
+def _seconds_a_token(made: Generation) -> float:
+    """Of the draft's forwards where it drafted, else of the text's model."""
     loops = made.loops or []
     drafted = sum(loop.drafted for loop in loops)
     if drafted:

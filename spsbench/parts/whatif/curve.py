@@ -106,12 +106,12 @@ def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: boo
         for text, law in zip(texts, laws, strict=True):
             loops[place[text.prompt], column] += law.loops
         emitted = np.sum([law.emitted() for law in laws], axis=0)
-        parts.append(_shape(emitted / emitted.sum(), [law.counts for law in laws], lengths))
+        parts.append(_rates_variances_tail(emitted / emitted.sum(), [law.counts for law in laws], lengths))
     points = [
         Point(k, length, *part)
         for k, length, part in zip(ks, _tokens_per_loop(tokens, loops), parts, strict=True)
     ]
-    return _of_points(name, points, len(texts), tokens, _correlation(texts))
+    return _curve_through(name, points, len(texts), tokens, _correlation_by_lag(texts))
 
 
 def by_category(
@@ -143,20 +143,20 @@ def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
     lengths = tokens.astype(int).tolist()
     counts = [np.eye(1, n + 1, int(count))[0] for n, count in zip(lengths, loops, strict=True)]
     (length,) = _tokens_per_loop(tokens, loops[:, None])
-    point = Point(k, length, *_shape(kept.sum(0) / kept.sum(), counts, lengths))
-    return _of_points(name, [point], len(requests), tokens, {})
+    point = Point(k, length, *_rates_variances_tail(kept.sum(0) / kept.sum(), counts, lengths))
+    return _curve_through(name, [point], len(requests), tokens, {})
 
 
 def _tokens_per_loop(tokens: Floats, loops: Floats) -> list[Interval]:
-    """Return tokens [prompts] over loops [prompts, K] for each K; few prompts give no interval."""
+    """Of tokens [prompts] and loops [prompts, K], for each K; few prompts give no interval."""
     ratios = simultaneous_ratios(tokens, loops)
     return ratios if len(tokens) >= _FEWEST else [Interval(ratio.estimate, None, None) for ratio in ratios]
 
 
-def _of_points(
+def _curve_through(
     name: str, points: Sequence[Point], texts: int, tokens: Floats, correlation: Mapping[int, float]
 ) -> AcceptanceCurve:
-    """Return the curve through points, of prompts with ``tokens`` [prompts]."""
+    """Of prompts with ``tokens`` [prompts]."""
     return AcceptanceCurve(
         name,
         "",
@@ -189,10 +189,10 @@ def scheduled(length: float, k: int) -> Floats:
     return law
 
 
-def _shape(
+def _rates_variances_tail(
     shares: Floats, counts: Sequence[Floats], lengths: Sequence[int]
 ) -> tuple[tuple[float, ...], float, float, Tail]:
-    """Return rates, variances and tail of loops that emit 1 to K+1 tokens in these shares."""
+    """Of loops that emit 1 to K+1 tokens in these shares."""
     kept = np.arange(len(shares))
     mean = float(shares @ kept)
     injected = scheduled(1 + mean, len(shares) - 1)
@@ -224,8 +224,8 @@ def _quantiles_per_100_tokens(counts: Sequence[Floats], lengths: Sequence[int]) 
     return tuple(weighted_quantiles(values, np.concatenate(counts), _P).tolist())
 
 
-def _correlation(texts: Sequence[ReadText]) -> dict[int, float]:
-    """Return by lag the correlation of whether two first drafts are accepted, each about its own chance."""
+def _correlation_by_lag(texts: Sequence[ReadText]) -> dict[int, float]:
+    """Of whether two first drafts are accepted, each about its own chance."""
     chances = [np.minimum(text.ratios[:, 0], 1.0) * (text.drafted > 0) for text in texts if len(text.ratios)]
     mean = float(np.concatenate(chances).mean())
     by_lag: dict[int, float] = {}

@@ -31,7 +31,7 @@ class Timed:
 
 
 def costs(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Timed]) -> dict[str, float]:
-    monkeypatch.setattr(alphas, "_engines", lambda *given: engines)
+    monkeypatch.setattr(alphas, "_engines_by_draft", lambda *given: engines)
     monkeypatch.setattr(alphas, "teacher_force", lambda *given: None)
     model = SimpleNamespace(room_behind=lambda prompt: 64 - len(prompt))
     pairs: Any = {name: SimpleNamespace(target=model, draft=model) for name in engines if name}

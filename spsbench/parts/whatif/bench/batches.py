@@ -62,7 +62,9 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
     models = {size: (of(target, size), of(draft, size)) for size in config.batches}
     timed = _timed(models, config)
     acceptance = config.acceptance or SyntheticAcceptance([USUAL_ALPHA])
-    measured = _looped(target, draft, models, config, config.acceptance) if config.acceptance else {}
+    measured = (
+        _measured_speedups(target, draft, models, config, config.acceptance) if config.acceptance else {}
+    )
     cells: list[dict[str, Any]] = []
     for size in config.batches:
         own, draft_s = timed[TARGET, size], timed[DRAFT, size].median_s
@@ -143,10 +145,10 @@ def _timed(models: Models, config: BenchConfig) -> dict[tuple[str, int], Forward
     return {(role, size): forwards(role, size) for size in models for role in rows}
 
 
-def _looped(
+def _measured_speedups(
     target: CausalLM, draft: CausalLM, models: Models, config: BenchConfig, acceptance: SyntheticAcceptance
 ) -> dict[tuple[int, int], Speedup | None]:
-    """Return speedups of real loops with the planned acceptance, by batch size and K, paired by round."""
+    """By batch size and K, of real loops with the planned acceptance, paired by round."""
     generator = torch.Generator().manual_seed(config.seed)
     prompt = tuple(torch.randint(target.vocab_size, (config.context,), generator=generator).tolist())
 

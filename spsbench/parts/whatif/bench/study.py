@@ -65,7 +65,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     bandwidth = measured_bandwidth(target.device)
     cache = cache_bytes(target.device)
     places = [
-        _after_context(context, models, own, config.ks, bandwidth, cache)
+        _facts_after_context(context, models, own, config.ks, bandwidth, cache)
         for context, own in zip(config.contexts, times, strict=True)
     ]
     facts = {
@@ -75,7 +75,9 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         "cache_bytes": cache,
     }
     if several:
-        contexts = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
+        contexts = [
+            own | _differences_by_context(own, models, at) for own, at in zip(places, times, strict=True)
+        ]
         return facts | {
             "ks_shown": few(config.ks),
             "contexts": contexts,
@@ -85,7 +87,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     return places[0] | facts | {"forced": forced}
 
 
-def _after_context(
+def _facts_after_context(
     context: int,
     models: Mapping[str, CausalLM],
     times: Mapping[str, Forwards],
@@ -93,17 +95,17 @@ def _after_context(
     bandwidth: float | None,
     cache: float | None,
 ) -> dict[str, Any]:
-    """Return the forwards after a context, whether memory bounds them, and the speedups that they allow."""
     read = sum(model.forward_bytes() + (_kv_bytes(model, context) or 0) for model in models.values())
     bound = regime(read, bandwidth, cache)
     known = bandwidth if bound == BANDWIDTH_BOUND else None
     doubt = untrusted(times)
-    gains = payoff(times["target"], times["draft"], ks, replays=_replays(models["target"]))
+    gains = payoff(times["target"], times["draft"], ks, replays=_reads_accepted_again(models["target"]))
     return {
         "context": context,
         "regime": bound,
         "forwards": {
-            role: _table(models[role], forwards, context, known) for role, forwards in times.items()
+            role: _rows_of_forwards(models[role], forwards, context, known)
+            for role, forwards in times.items()
         },
         "rounds": {
             role: {"rows": forwards.rows, "seconds": forwards.seconds.tolist()}
@@ -116,8 +118,8 @@ def _after_context(
 
 
 @torch.inference_mode()
-def _replays(target: CausalLM) -> bool:
-    """Whether accepted tokens are read again after a rejection: a rollback into a block shows it."""
+def _reads_accepted_again(target: CausalLM) -> bool:
+    """A rollback into a block shows it."""
     if target.rolled_back_by == "length":
         return False
     pending = target.begin([1, 2, 3])
@@ -127,10 +129,10 @@ def _replays(target: CausalLM) -> bool:
     return target.rolled_back_by == "replay"
 
 
-def _by_context(
+def _differences_by_context(
     place: Mapping[str, Any], models: Mapping[str, CausalLM], times: Mapping[str, Forwards]
 ) -> dict[str, Any]:
-    """Return what differs between contexts, of one of them; K = 0 and a speedup of 1 where no K gains."""
+    """K = 0 and a speedup of 1 where no K gains."""
     c, low, high = times["draft"].over(times["target"])
     k, speedup = best_at(ALPHA, place["payoff"])
     return {
@@ -147,10 +149,10 @@ def _kv_bytes(model: CausalLM, context: int) -> int | None:
     return None if model.kv_bytes_per_token is None else model.kv_bytes_per_token * context
 
 
-def _table(
+def _rows_of_forwards(
     model: CausalLM, times: Forwards, context: int, bandwidth: float | None
 ) -> list[dict[str, float | int | None]]:
-    """Return t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
+    """t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
     table: list[dict[str, float | int | None]] = []
     for n in times.rows:
         ratio, low, high = times.ratio(n)

@@ -89,7 +89,7 @@ def advise_on(wanted: AdviseOptions) -> None:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
     config = _ars_alone(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
-    known = _possible(config, wanted)
+    known = _possible_task_and_arms(config, wanted)
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli import watching
@@ -293,8 +293,8 @@ def _ars_alone(wanted: AdviseOptions) -> RunConfig:
     return config
 
 
-def _possible(config: RunConfig, wanted: AdviseOptions) -> TaskAndArms:
-    """Return task and arms; refuse what cannot be before torch is imported."""
+def _possible_task_and_arms(config: RunConfig, wanted: AdviseOptions) -> TaskAndArms:
+    """What cannot be is refused before torch is imported."""
     from spsbench.cli import RunOptions, require_material, require_possible
     from spsbench.store import require_usable
 

@@ -97,7 +97,7 @@ def bench_pair(wanted: BenchOptions) -> None:
     from spsbench.models import Gpu, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
-    config = replace(config, acceptance=_acceptance(wanted.alpha))
+    config = replace(config, acceptance=_acceptance_of_alpha(wanted.alpha))
     device = resolve_device(wanted.device or "auto")
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking the models", quiet=quiet)
@@ -137,10 +137,7 @@ def bench_pair(wanted: BenchOptions) -> None:
 
 
 def _bench_config(wanted: BenchOptions) -> BenchConfig:
-    """Return what was typed, without the acceptance.
-
-    All that can be refused is refused before torch is imported.
-    """
+    """Without the acceptance: all that can be refused is refused before torch is imported."""
     from spsbench.parts.whatif.bench import BenchConfig
     from spsbench.store import read_run
 
@@ -195,8 +192,8 @@ def _require_stated_window(wanted: BenchOptions, settings: BenchConfig) -> None:
         _require_window(min(windows), settings, apart=apart)
 
 
-def _acceptance(alpha: str | None) -> SyntheticAcceptance | None:
-    """Return the acceptance that ``--alpha`` names: a run's loops, or a number."""
+def _acceptance_of_alpha(alpha: str | None) -> SyntheticAcceptance | None:
+    """A run's loops, or a number."""
     from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, acceptance_of
     from spsbench.store import RunStore
 
@@ -278,7 +275,7 @@ def _are_weights_random(wanted: BenchOptions) -> bool:
 
 
 def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
-    """Return the configurations given in place of target and draft; None where models are measured."""
+    """In place of target and draft; None where models are measured."""
     target, draft = _both_or_neither(wanted)
     if target is None or draft is None or not _are_weights_random(wanted):
         return None

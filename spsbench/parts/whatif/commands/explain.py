@@ -34,8 +34,8 @@ class Definition(NamedTuple):
     value: Interval | None
 
 
-def _ratio(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """Return one sum over another, with an interval over requests where there are enough."""
+def _ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> Interval | None:
+    """With an interval over requests where there are enough."""
     over, under = np.array(pairs, np.float64).reshape(-1, 2).T
     if not under.sum():
         return None
@@ -110,7 +110,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
     looped = [(count, count.loops) for count in counts if count.loops]
     kept = [(each.accepted, loops, each) for each, loops in looped if each.accepted is not None]
     rejected = [(accepted, each, _rejecting_loops(each, k)) for accepted, _, each in kept]
-    tokens_per_loop = _ratio([(accepted + loops, loops) for accepted, loops, _ in kept])
+    tokens_per_loop = _ratio_of_sums([(accepted + loops, loops) for accepted, loops, _ in kept])
     first = kept_shares(counts)[:1]
     every = [
         Definition(
@@ -123,13 +123,13 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             "accepted drafts/loop",
             "accepted/loops",
             "TensorRT-LLM, forced",
-            _ratio([(accepted, loops) for accepted, loops, _ in kept]),
+            _ratio_of_sums([(accepted, loops) for accepted, loops, _ in kept]),
         ),
         Definition(
             "share of drafts",
             "accepted/drafted",
             "vLLM in %, llama.cpp, SGLang",
-            _ratio(
+            _ratio_of_sums(
                 [
                     (each.accepted, each.drafted)
                     for each in counts
@@ -141,7 +141,9 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             "share of evaluated",
             "accepted/(accepted + rejecting loops)",
             "ONNX Runtime GenAI",
-            _ratio([(accepted, accepted + loops) for accepted, _, loops in rejected if loops is not None])
+            _ratio_of_sums(
+                [(accepted, accepted + loops) for accepted, _, loops in rejected if loops is not None]
+            )
             if all(loops is not None for _, _, loops in rejected)
             else None,
         ),
@@ -149,7 +151,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             "accepted per verified",
             "(accepted + loops)/(drafted + loops)",
             "AIPerf",
-            _ratio(
+            _ratio_of_sums(
                 [
                     (accepted + loops, each.drafted + loops)
                     for accepted, loops, each in kept
@@ -161,7 +163,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             "output tokens/loop",
             "output tokens/loops",
             "SGLang accept length",
-            _ratio([(each.tokens, loops) for each, loops in looped if each.tokens is not None]),
+            _ratio_of_sums([(each.tokens, loops) for each, loops in looped if each.tokens is not None]),
         ),
         Definition(
             "mean of requests",
@@ -266,7 +268,9 @@ def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]
         if kept := kept_shares(content.counts):
             parts += [
                 "",
-                (_positions(kept) if lengths is None else _varying_positions(kept, lengths)).as_rich(),
+                (
+                    _positions(kept) if lengths is None else _positions_of_varying_drafts(kept, lengths)
+                ).as_rich(),
             ]
     if len(definitions) > 1:
         names = list(dict.fromkeys(each.name for rows in definitions.values() for each in rows))[:3]
@@ -296,8 +300,8 @@ def _positions(kept: Sequence[float]) -> Table:
     return Table([left("draft"), right("kept, of loops"), right("of those that kept the one before")], rows)
 
 
-def _varying_positions(kept: Sequence[float], lengths: Lengths) -> Table:
-    """Return the table where drafts vary in length: shares of loops that had a draft at that place."""
+def _positions_of_varying_drafts(kept: Sequence[float], lengths: Lengths) -> Table:
+    """Of the loops that had a draft at that place."""
     rows = []
     counts = chain(zip(lengths.offered, lengths.kept, strict=True), repeat((0, 0)))
     for place, (share, (had, stood)) in enumerate(

@@ -52,10 +52,13 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
         if model is None:
             remedy = "Give a config.json, its folder or a hub id."
             raise UsageError("it is missing.", flag=flag, remedy=remedy)
-    tokens = _tokens(wanted)
+    tokens = _tokens_per_loop_by_k(wanted)
     target = _decoder(str(wanted.target), "--target")
     draft = _decoder(drafts[0], "--draft")
-    tables = [_table(machine, (target, draft), tokens, batches, context) for context in contexts]
+    tables = [
+        _predictions_by_k_and_batch(machine, (target, draft), tokens, batches, context)
+        for context in contexts
+    ]
     facts = {
         "predicted": True,
         "hardware": machine.model_dump(),
@@ -72,15 +75,15 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
 
 
 def _decoder(named: str, flag: str) -> Decoder:
-    """Return what a configuration says: a file's, its folder's or a hub model's."""
+    """A file's, its folder's or a hub model's."""
     from spsbench.models import configuration
     from spsbench.parts.whatif.hardware.decoder import read_decoder
 
     return read_decoder(configuration(named, flag), flag)
 
 
-def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
-    """Return tokens per loop by K, of a curve or of one alpha at every place."""
+def _tokens_per_loop_by_k(wanted: AdviseOptions) -> dict[int, Interval]:
+    """Of a curve, or of one alpha at every place."""
     from spsbench.stats import independent
 
     ks = values.lookaheads(wanted.k or "1..8")
@@ -89,15 +92,15 @@ def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
     if (path := values.path_in_place_of_number(wanted.alpha)) is None:
         alpha = values.between(wanted.alpha, "--alpha", 0, 1, 0.8)
         return {k: Interval(independent(alpha)(k), None, None) for k in ks}
-    curve = _curve(path, wanted.drafter)
+    curve = _curve_of_drafter(path, wanted.drafter)
     missing = [str(k) for k in ks if k not in curve]
     if len(missing) == len(ks) or (missing and wanted.k):
         raise UsageError(f"{wanted.alpha} has no K = {', '.join(missing)}.", flag="--k")
     return {k: curve[k] for k in ks if k in curve}
 
 
-def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
-    """Return the drafter's curve over all texts: ``model``, or the only one, where none is named."""
+def _curve_of_drafter(path: Path, drafter: str | None) -> dict[int, Interval]:
+    """Over all texts: of ``model``, or of the only one, where none is named."""
     from spsbench.config import read_yaml
     from spsbench.store import documents
 
@@ -122,10 +125,9 @@ def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
     return curves[name]
 
 
-def _table(
+def _predictions_by_k_and_batch(
     machine: Accelerator, models: Models, tokens: Mapping[int, Interval], batches: Sequence[int], context: int
 ) -> dict[str, Any]:
-    """Return all that is predicted at one length of the context, by K and batch size."""
     import numpy as np
 
     from spsbench.config import MAX_BATCH

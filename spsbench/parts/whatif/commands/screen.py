@@ -107,7 +107,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: TimeSource | Non
         str(replay_says.Replayed(written.label, written.sampling_name, len(written.texts), written.tokens)),
         "",
         _table_by_group([left(), *map(right, titles)], rows).as_rich(),
-        *(part for curve in curves for part in _curve(curve)),
+        *(part for curve in curves for part in _policies_of_drafter(curve)),
         "",
         *([*break_evens, ""] if break_evens else []),
         *_reading_again(study.forecasts),
@@ -159,8 +159,7 @@ def _break_evens(forecasts: Sequence[DrafterForecast]) -> list[str]:
     return [str(even) for _, even in best.values()]
 
 
-def _curve(curve: Curve) -> Iterator[RenderableType]:
-    """Yield a table of policies and thresholds, and its conclusions."""
+def _policies_of_drafter(curve: Curve) -> Iterator[RenderableType]:
     rows = []
     for cell in (*curve.cells, curve.oracle):
         name, _, threshold = ("oracle" if cell.policy is None else str(cell.policy)).partition(":")
@@ -326,7 +325,7 @@ def _device(facts: Facts) -> str:
 
 
 def _at_one_context(facts: Facts) -> list[RenderableType]:
-    """Return forwards, floors, the grid, and loops with synthetic acceptance if there are any."""
+    """Forwards, floors, the grid, and loops with synthetic acceptance if there are any."""
     place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     title = f"Forwards after {facts['context']} tokens of context, {place}"
     columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
@@ -342,15 +341,15 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
         floor += bench_says.FLOOR_BEATEN
     memory = f"{bench_says.MemoryRead(facts['bandwidth_bytes_per_s'])}{floor}"
     grid = _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
-    predicted = _predicted(grid, facts["verdict"], [facts["untrusted"]])
+    predicted = _predictions_or_doubts(grid, facts["verdict"], [facts["untrusted"]])
     forced = [] if facts["forced"] is None else _forced_table(facts["forced"])
     return [*forwards, memory, "", *predicted, *forced]
 
 
-def _predicted(
+def _predictions_or_doubts(
     tables: list[RenderableType], verdict: str, doubts: Sequence[str | None]
 ) -> list[RenderableType]:
-    """Return predictions and the verdict; of times that are doubted the doubts first, and no verdict."""
+    """Of times that are doubted the doubts first, and no verdict."""
     said = [text for text in doubts if text is not None]
     return [*said, "", *tables[:-1]] if said else [*tables, verdict]
 
@@ -397,7 +396,6 @@ def _forced_table(facts: Facts) -> list[RenderableType]:
 
 
 def _by_context(facts: Facts) -> list[RenderableType]:
-    """Return forwards by context, what they allow, and one sentence."""
     place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     forwards = _titled({f"Forwards by context, {place}": forwards_table(facts)})
     allowed = _titled({"What they read and allow": payoff_table(facts)})
@@ -408,7 +406,7 @@ def _by_context(facts: Facts) -> list[RenderableType]:
         for context in facts["contexts"]
         if context["untrusted"] is not None
     ]
-    return [*forwards, *_predicted([*allowed, memory, ""], facts["sentence"], doubts)]
+    return [*forwards, *_predictions_or_doubts([*allowed, memory, ""], facts["sentence"], doubts)]
 
 
 def forwards_table(facts: Facts) -> Table:
@@ -453,7 +451,7 @@ def payoff_table(facts: Facts) -> Table:
 
 
 def _by_batch(facts: Facts) -> list[RenderableType]:
-    """Return forwards by batch size, the speedups they allow, those of real loops, and where they pay."""
+    """Forwards, the speedups they allow, those of real loops, and where they pay."""
     place = f"{_device(facts)}, {facts['threads']} threads, after {facts['context']} tokens"
     ks = sorted({cell["k"] for cell in facts["cells"]})
     cells = {(cell["batch"], cell["k"]): cell for cell in facts["cells"]}
@@ -482,7 +480,10 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
     tables = {f"Predicted speedup by the forwards alone, {facts['assumed']}": speedups("predicted")}
     if any(cell["measured"] for cell in facts["cells"]):
         tables[f"Measured with SYNTHETIC acceptance, {facts['assumed']}"] = speedups("measured")
-    return [*forwards, *_predicted(_titled(tables), str(_pays_up_to(facts)), [facts["untrusted"]])]
+    return [
+        *forwards,
+        *_predictions_or_doubts(_titled(tables), str(_pays_up_to(facts)), [facts["untrusted"]]),
+    ]
 
 
 def _pays_up_to(facts: Facts) -> object:

@@ -233,7 +233,9 @@ def _checked_question(wanted: SimulateOptions) -> Question:
         why = "a greedy target leaves nothing to chance, got 0."
         raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")
     rule = _possible_rule(wanted)
-    tree, siblings = _tree(wanted, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
+    tree, siblings = _shape_and_siblings(
+        wanted, rule, min(language.vocabulary, sampling.top_k or language.vocabulary)
+    )
     ks = _ks(wanted.k) if tree is None else (tree.depth(0),)
     for each in classes:
         source.require_possible(replace(language, classes=each), distance)
@@ -317,8 +319,8 @@ def _possible_rule(wanted: SimulateOptions) -> Spec:
 _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 
-def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
-    """Return the drafts' shape (None: chains) and how siblings of ``support`` possible tokens are chosen."""
+def _shape_and_siblings(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
+    """Without a shape drafts are chains; ``support`` is how many tokens a row has."""
     from spsbench.base import K_SEQ, Spec
     from spsbench.drafters import Shape, rule_kind, shape_of
 

@@ -190,7 +190,7 @@ class Readings:
                 began_s = now_s
                 self._progress.doing(f"Read with {spec}")
         self._tokens += len(text.tokens)
-        for sought, replayed in self._replayed([text]).items():
+        for sought, replayed in self._replayed_by_drafter([text]).items():
             ks = dict.fromkeys(cell.k for cell in sought.cells((MODIFIED_REJECTION,), self._ks))
             loops = self._loops.setdefault(sought.name, dict.fromkeys(ks, 0.0))
             for k in ks:
@@ -204,8 +204,7 @@ class Readings:
         ]
         return [("tokens per loop,", title), *lengths] if lengths else []
 
-    def _replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
-        """Return every drafter's replay of the texts that it has read."""
+    def _replayed_by_drafter(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
         replayed: dict[Sought, Replayed] = {}
         for name, reader in self._readers.items():
             read = [
@@ -258,7 +257,7 @@ class Readings:
     def study(self, written: Written) -> Study:
         """Return the study of what was read and timed; every text has been read."""
         steps = StepTimes([timed for _, _, timed in self._counting()], self._ends, self._readers)
-        return study(written, self._replayed(written.texts), self._ks, times=steps)
+        return study(written, self._replayed_by_drafter(written.texts), self._ks, times=steps)
 
     def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
         row = {"of": of, "key": list(key), "seconds": seconds, **content}

@@ -73,7 +73,7 @@ class Policies:
 
 def policies_of(named: Sequence[Spec], drafters: Sequence[Spec]) -> Policies | None:
     """Return the named policies; a threshold that was not given takes each value of its grid."""
-    specs = tuple(dict.fromkeys(each for spec in named for each in _expanded(spec)))
+    specs = tuple(dict.fromkeys(each for spec in named for each in _thresholds_of(spec)))
     if not specs:
         return None
     heeding = tuple(spec for spec in drafters if drafter_kind(spec.name).adaptive)
@@ -102,8 +102,8 @@ def _settled(spec: Spec) -> dict[str, object]:
     return dict(policy_kind(spec.name, _FLAG).settled(spec, _FLAG))
 
 
-def _expanded(spec: Spec) -> Iterable[Spec]:
-    """Return a policy for each threshold of its grid; itself if the threshold was given."""
+def _thresholds_of(spec: Spec) -> Iterable[Spec]:
+    """A policy for each value of its grid; itself if the threshold was given."""
     _settled(spec)
     if spec.name not in POLICIES:
         raise UsageError(
@@ -189,7 +189,7 @@ def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -
     texts = study.written.texts
     ars = study.ars
     costs = loop_costs([ars.times, *(each.times for each in fixed.values())]) if ars and fixed else None
-    works = {spec: _works(spec, texts, reader, k) for spec in policies.specs}
+    works = {spec: _work_and_bounds(spec, texts, reader, k) for spec in policies.specs}
     oracle = _oracle(texts, reader, costs, k)
     ran = [
         (Spec.parse(policy), each)
@@ -266,8 +266,8 @@ class _Judge:
         return Choice(policy, fixed_k, chosen, judged, interval_of(fixed / adaptive), *shares)
 
 
-def _works(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:
-    """Return a policy's work: with what was sampled, and at both bounds."""
+def _work_and_bounds(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:
+    """With what was sampled, and at both bounds."""
     rules = [rule.spec for rule in reader.rules]
     works = [
         _works_of_text(spec, text, rules.index(spec) if spec in rules else None, k) for text in reader.texts

@@ -127,8 +127,7 @@ class StepTimes:
         return float(np.mean([each.context for each in self.rounds]))
 
     def _loops(self, shares: Floats, drafting: Floats, rule: str = MODIFIED_REJECTION) -> LoopTimes:
-        """Return loop times after prefixes drawn evenly from the tokens of all texts, whose mean is then the
-        texts'.
+        """After prefixes drawn evenly from the tokens of all texts, whose mean context is then the texts'.
 
         A few rounds are no ground for a slope in the context.
         """

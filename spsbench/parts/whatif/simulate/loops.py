@@ -311,7 +311,7 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
     g = math.fsum(g for g, _, _ in parts)
     freedom = sum(df for _, df, _ in parts)
     impossible = sum(out for *_, out in parts)
-    evidence = _evidence(tables, texts, paths, seed)
+    evidence = _evidence_of_known_rows(tables, texts, paths, seed)
     p_value = survival(g, freedom)
     follows = p_value >= FALSE_ALARM and not impossible and evidence["verdict"] != ALARM
     return LawCheck(
@@ -328,8 +328,10 @@ def _farthest_cells(tables: Tables, counts: Ints) -> tuple[LawCell, ...]:
     return tuple(LawCell(int(s), int(x), int(counts[s, x]), float(expected[s, x])) for s, x in places)
 
 
-def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Ints], seed: int) -> Evidence:
-    """Return the evidence of tokens whose rows are known, as a run has it."""
+def _evidence_of_known_rows(
+    tables: Tables, texts: Sequence[Text], paths: Sequence[Ints], seed: int
+) -> Evidence:
+    """As a run has it."""
     import pandas as pd
 
     target, draft = torch.from_numpy(tables.target), torch.from_numpy(tables.draft)

@@ -214,8 +214,8 @@ def _simulated_world(question: Question, distance: float, tables: Tables, tick: 
         accepts,
         points,
         None if accepts is None else minimum_gain(accepts, question.cost),
-        _fits(points, [point.formula for point in points]),
-        _fits(points, [point.exact for point in points]),
+        _p_value(points, [point.formula for point in points]),
+        _p_value(points, [point.exact for point in points]),
         check(warped, [text for each in simulated for text in each.texts], sampler.seed),
     )
 
@@ -256,8 +256,8 @@ def _holds(interval: Interval, value: float) -> bool:
     return interval.low <= value <= interval.high
 
 
-def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | None:
-    """Return the p-value of the simulated tokens per loop if these values were true, K by K independent."""
+def _p_value(points: Sequence[Point], values: Sequence[float | None]) -> float | None:
+    """Of the simulated tokens per loop if these values were true, K by K independent."""
     total = 0.0
     for point, value in zip(points, values, strict=True):
         interval = point.simulated.tokens_per_loop
