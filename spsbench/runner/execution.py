@@ -33,7 +33,6 @@ from spsbench.models.memory import (
 )
 from spsbench.models.pair import Pair
 from spsbench.models.recommended import ENSEMBLE
-from spsbench.models.recommended import FILE as GENERATION_FILE
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.runner import conditions, messages, stopping
@@ -279,9 +278,7 @@ def _warn_of_unused_ensemble(plan: Plan, watcher: Watcher) -> None:
     target = plan.source.target
     weight = (target.generation or {}).get(ENSEMBLE)
     if weight is not None and any(arm.engine == ASSISTED for arm in plan.arms):
-        watcher.warned(
-            messages.EnsembleUnused(GENERATION_FILE, target.title, ENSEMBLE, weight, engine=ASSISTED)
-        )
+        watcher.warned(messages.EnsembleUnused(target.title, weight, ASSISTED))
 
 
 def _load_here(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:

@@ -103,16 +103,14 @@ class RecommendedSampling(Message):
 
 @dataclass(frozen=True, slots=True)
 class EnsembleUnused(Message):
-    file: str
     target: str
-    setting: str
     weight: float
     engine: str
 
     def __str__(self) -> str:
         return (
-            f"The {self.file} of {self.target} asks for {self.setting} {self.weight}, which is "
-            f"lossy: {self.engine} runs without it. --rule ensemble:w={self.weight} measures it."
+            f"The generation_config.json of {self.target} asks for assistant_ensemble_weight {self.weight}, "
+            f"which is lossy: {self.engine} runs without it. --rule ensemble:w={self.weight} measures it."
         )
 
 
