@@ -13,6 +13,7 @@ from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.paths import EMBEDDED, embedded_dir, way_to_install
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import Transfers, out, present, print_json
+from spsbench.cli.drafter_folder import DoctorOptions, examine_folder
 from spsbench.cli.messages import NO_OTHER_LOAD, NOT_IN_HUB_CACHE
 from spsbench.cli.options import Common, asks, option
 from spsbench.config import list_pairs, load_pair
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorOptions(Common):
-    """The options of ``doctor``."""
-
-    folder: Path | None = option(
-        "[FOLDER]", "A trained drafter's folder: what it is, and how engines read it."
-    )
-    target: str | None = option("--target MODEL", "Measure what this model accepts of it under each reading.")
-    task: str | None = option("--task TASK", "Prompts for that; as of `run`.")
-    limit: str | None = option("--limit N", "The first N of them. Default: 8.")
-
-
 @asks(DoctorOptions)
 def doctor(asked: DoctorOptions) -> None:
     """Show what this machine can run, or of a trained drafter's folder what it is and how engines read it.
@@ -42,8 +31,6 @@ def doctor(asked: DoctorOptions) -> None:
     Example: spsbench doctor
     """
     if asked.folder is not None:
-        from spsbench.cli.drafter_folder import examine_folder
-
         examine_folder(asked.folder, asked)
         return
     if given := next(

@@ -22,12 +22,12 @@ from spsbench.cli.messages import (
     TextsToRead,
     TokensLost,
 )
+from spsbench.cli.options import Common, option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spsbench.base.records import Spec
-    from spsbench.cli.doctor import DoctorOptions
     from spsbench.drafters.read_otherwise import Accepted
     from spsbench.drafters.served_drafts import Served
     from spsbench.models.trained import TrainedDraft
@@ -35,6 +35,18 @@ if TYPE_CHECKING:
 
 TEXTS, TOKENS, K = 8, 64, 5
 FLAG = "FOLDER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(Common):
+    """The options of ``doctor``."""
+
+    folder: Path | None = option(
+        "[FOLDER]", "A trained drafter's folder: what it is, and how engines read it."
+    )
+    target: str | None = option("--target MODEL", "Measure what this model accepts of it under each reading.")
+    task: str | None = option("--task TASK", "Prompts for that; as of `run`.")
+    limit: str | None = option("--limit N", "The first N of them. Default: 8.")
 
 
 @dataclass(frozen=True, slots=True)
