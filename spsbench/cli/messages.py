@@ -19,14 +19,14 @@ OWN_FAULT = "This is a fault of spsbench; --debug shows where."
 
 CHECKING = "Checking task, data and models"
 
-LOAD_IN_RUNS = (
-    "Nothing is timed again; intervals hold what they take: a run says less than on a quiet machine."
-)
+LOAD_IN_RUNS = "Nothing is timed again: CPU contention widens the intervals of this run."
 LOAD_IN_REMEASURED_RUNS = (
-    "What they disturb is timed again, and intervals hold the rest: a run takes longer and says less "
-    "than on a quiet machine."
+    "Disturbed prompts are timed again: the run takes longer, and the contention that remains widens its "
+    "intervals."
 )
-LOAD_IN_ROUNDS = "Of several rounds the least disturbed count: it says less than on a quiet machine."
+LOAD_IN_ROUNDS = (
+    "The least disturbed of several rounds are used: times are less precise than on an idle machine."
+)
 """What other load does to forwards and loops that are timed in rounds."""
 
 
@@ -36,7 +36,7 @@ class SequencesToMeasure(Message):
     done: int
 
     def __str__(self) -> str:
-        there = f", {self.done} of them are there already" if self.done else ""
+        there = f", {self.done} of them already measured" if self.done else ""
         return f"Measuring {self.total} sequences{there}"
 
 
@@ -48,7 +48,7 @@ class PromptsTimedAgain(Message):
     def __str__(self) -> str:
         prompts = counted(self.count, "prompt")
         if self.is_short_run:
-            return f"Timing {prompts} again: a run this short meets one state of the machine"
+            return f"Timing {prompts} again: a run this short samples a single state of the machine"
         return f"Timing {prompts} again because of CPU contention"
 
 
@@ -58,7 +58,7 @@ class SequencesOfProof(Message):
 
     def __str__(self) -> str:
         sequences = counted(self.most, "sequence")
-        return f"Drawing up to {sequences} at temperature 1 for the proof of losslessness"
+        return f"Drawing up to {sequences} at temperature 1 for the losslessness test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class WayToTimeAgain(Message):
     command: str
 
     def __str__(self) -> str:
-        return f"{self.purpose}, when less else runs: {self.command}"
+        return f"{self.purpose}, on an idle machine: {self.command}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class SlowdownPossible(Message):
 
     def __str__(self) -> str:
         return (
-            f"Not slower by more than {self.allowed} beyond doubt, but too few prompts to exclude it: "
+            f"Not significantly slower by more than {self.allowed}, but too few prompts to exclude it: "
             f"{', '.join(self.arms)}."
         )
 
@@ -193,7 +193,7 @@ class TimesDoNotCount(Message):
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"The times do not count: {'; '.join(self.reasons)}."
+        return f"The times are not trusted: {'; '.join(self.reasons)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +288,12 @@ class BestReading(Message):
 
     def __str__(self) -> str:
         if self.is_certain is None:
-            known = ", the one reading that there is."
+            known = ", the only possible reading."
         elif self.is_certain:
-            known = ", beyond what the texts leave open: most likely it was trained so."
+            known = ", by more than the uncertainty over texts: it was most likely trained so."
         else:
-            known = "; these texts leave open whether another reading is as good."
-        return f"Most is accepted of it {self.reading}{known}"
+            known = "; on these texts another reading may be as good."
+        return f"Acceptance is highest when read {self.reading}{known}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,12 +309,12 @@ class TokensLost(Message):
     def __str__(self) -> str:
         by = f" (as {', '.join(self.engines)} reads it)" if self.engines else ""
         interval = f"[{self.low:.2f}, {self.high:.2f}]"
-        return f"Read {self.reading}{by} it loses {self.mean:.2f} tokens per loop {interval}."
+        return f"Read {self.reading}{by}, it loses {self.mean:.2f} tokens per loop {interval}."
 
 
 # list
 
-PASS_AT_K = "Share of problems that one of so many programs solves, by their tests."
+PASS_AT_K = "Share of problems solved by at least one of k programs, by their tests."
 NEEDS_OF_PASS_AT_K = "a task of code, a sandbox"
 EVALUATE_METRIC = "A metric of the evaluate library, or a script for it, evaluate:path/metric.py."
 NEEDS_OF_EVALUATE_METRIC = "its script, from the hub or a file"
@@ -329,7 +329,7 @@ class FieldOfTasks(Message):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"Each of {', '.join(self.names)}, and the row of acceptance that papers print."
+        return f"Each of {', '.join(self.names)}, and the row of acceptance lengths that papers report."
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,11 +294,11 @@ def test_a_busy_machine_is_said_before_anything_is_loaded(
 @pytest.mark.parametrize(
     ("typed", "consequence"),
     [
-        (("run", "xsum"), "What they disturb is timed again"),
+        (("run", "xsum"), "Disturbed prompts are timed again"),
         (("run", "xsum", "--remeasure", "0"), "Nothing is timed again"),
         (("run", "xsum", "--drafter", "suffix:across=true"), "Nothing is timed again"),
-        (("bench",), "Of several rounds the least disturbed count"),
-        (("advise",), "Of several rounds the least disturbed count"),
+        (("bench",), "The least disturbed of several rounds are used"),
+        (("advise",), "The least disturbed of several rounds are used"),
     ],
 )
 def test_what_other_load_does_is_said_of_what_was_typed(

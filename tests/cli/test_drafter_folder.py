@@ -104,7 +104,7 @@ def test_with_a_target_each_reading_has_its_acceptance(cli: Cli, tmp_path: Path)
     flags = ("--target", str(target), "--task", str(prompts), "--limit", "2")
     screen = cli("doctor", str(folder), *flags)
     assert screen.code == 0, screen.err
-    for said in ("as written", "ids=output", "recycle=post", "residual=post", "Most is accepted of it"):
+    for said in ("as written", "ids=output", "recycle=post", "residual=post", "Acceptance is highest when"):
         assert said in screen.out
     told = json.loads(cli("doctor", str(folder), *flags, "--json").out)
     assert len(told["readings"]) == 4

@@ -134,7 +134,7 @@ def test_what_was_finished_is_kept_and_the_last_line_completes_it(
     folder: Path, results: Mapping[str, Result]
 ) -> None:
     assert results["continued"].code == 0, results["continued"].err
-    assert "1 of them are there already" in results["continued"].err
+    assert "1 of them already measured" in results["continued"].err
     assert len(journal(folder / "mid run")) == 2
     assert results["concluded"].code == 0, results["concluded"].err
     assert json.loads((folder / "whole/summary.json").read_text())["complete"]

@@ -65,7 +65,7 @@ def test_a_log_of_a_long_run_stays_short(console: Console) -> None:
     for index in range(600):
         log.finished(sample("ars", index=index))
     lines = text(console).splitlines()
-    assert lines[0] == "Measuring 1000 sequences, 400 of them are there already"
+    assert lines[0] == "Measuring 1000 sequences, 400 of them already measured"
     assert [line.split()[0] for line in lines[1:]] == [f"{n}/1000" for n in range(500, 1001, 100)]
 
 

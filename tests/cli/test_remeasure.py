@@ -172,7 +172,7 @@ def test_a_short_run_is_timed_until_it_has_met_several_states(
     monkeypatch.setattr(remeasure, "LEAST_S", 5.0)
     result = cli("run", "xsum", *FLAGS, "--out", tmp_path / "run")
     assert result.code == 0, result.err
-    assert "Timing 3 prompts again: a run this short meets one state of the machine" in result.err
+    assert "Timing 3 prompts again: a run this short samples a single state of the machine" in result.err
     run, summary = of(tmp_path / "run")
     told = run["remeasured"]
     assert (told["again"], told["replaced"], told["ended"]) == (10, 0, "clean")

@@ -34,9 +34,9 @@ def test_a_prompt_is_continued_and_the_closing_lines_tell_how(
     monkeypatch.setitem(environment.TAKERS, "waited_s", time.monotonic)
     again = cli("trace", PROMPT, *SHORT, "--k", "3", "--seed", "1")
     assert again.out.split("\n\n")[0] == result.out.split("\n\n")[0]  # the seed decides
-    doubts = ["The times do not count: in each second" in each.out for each in (result, again)]
+    doubts = ["The times are not trusted: in each second" in each.out for each in (result, again)]
     assert doubts == [False, True]
-    assert again.out.index("The times do not count") < again.out.index(" ms/token"), "before the times"
+    assert again.out.index("The times are not trusted") < again.out.index(" ms/token"), "before the times"
 
 
 def test_a_draft_that_is_its_own_target_is_never_rejected(cli: Cli) -> None:
