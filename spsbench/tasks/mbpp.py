@@ -10,7 +10,7 @@ from dataclasses import replace
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.answers import ExtractionRule, extraction_rule
 from spsbench.tasks.humaneval import Code
-from spsbench.tasks.sources import DataRow, bad_data, distinct, required_column, required_label
+from spsbench.tasks.sources import DataRow, bad_data, distinct, misfit, required_column, required_label
 from spsbench.tasks.spec import template_sha256
 from spsbench.tasks.task import Frame, TaskData, describe, task_data
 
@@ -78,10 +78,7 @@ def _question(row: DataRow) -> str:
 def _tests(row: DataRow) -> list[str]:
     tests = row.fields.get("test_list")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
-        raise bad_data(
-            f"{row.place}: column 'test_list' holds {tests!r:.60} instead of a list of assertions.",
-            "Correct the row.",
-        )
+        raise misfit(f"{row.place}: column 'test_list'", tests, "a list of assertions")
     return tests
 
 

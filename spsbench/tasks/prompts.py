@@ -46,6 +46,7 @@ from spsbench.tasks.sources import (
     distinct,
     item_rows,
     line_rows,
+    misfit,
     read_rows,
     required_column,
     required_label,
@@ -285,7 +286,7 @@ def _request(row: DataRow) -> tuple[DataRow, list[str]]:
     if body is None or any(row.fields.get(name) is not None for name in LAYOUTS[:-1]):
         return row, []
     if not isinstance(body, dict):
-        raise bad_data(f"{row.place}: body holds {body!r:.60} instead of an object.", "Correct the row.")
+        raise misfit(f"{row.place}: body", body, "an object")
     url = row.fields.get("url")
     if url is not None and not str(url).endswith(_BATCH_URLS):
         raise bad_data(
@@ -420,9 +421,7 @@ def _offered_tools(row: DataRow) -> list[dict[str, Any]]:
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise bad_data(
-            f"{row.place}: tools holds {value!r:.60} instead of a list of objects.", "Correct the row."
-        )
+        raise misfit(f"{row.place}: tools", value, "a list of objects")
     return value
 
 
@@ -437,7 +436,7 @@ def _user_turns(row: DataRow) -> list[str]:
     turns = _listed(row, TURNS)
     for text in turns:
         if not isinstance(text, str) or not text.strip():
-            raise bad_data(f"{row.place}: turns holds {text!r:.60} instead of text.", "Correct the row.")
+            raise misfit(f"{row.place}: turns", text, "text")
     if not turns:
         raise bad_data(f"{row.place}: turns is empty.", "Fill it in or remove the row.")
     return [_whole(text, row) for text in turns]
@@ -479,7 +478,7 @@ def _sharegpt_messages(row: DataRow) -> list[Message]:
 def _listed(row: DataRow, name: str) -> list[Any]:
     value = row.fields[name]
     if not isinstance(value, list):
-        raise bad_data(f"{row.place}: {name} holds {value!r:.60} instead of a list.", "Correct the row.")
+        raise misfit(f"{row.place}: {name}", value, "a list")
     return value
 
 
@@ -498,7 +497,7 @@ def _message(row: DataRow, number: int, part: Any) -> Message:
     for key in (_NAME, _CALL_ID):
         if (value := part.get(key)) is not None:
             if not isinstance(value, str):
-                raise bad_data(f"{place}: {key} holds {value!r:.60} instead of text.", "Correct the row.")
+                raise misfit(f"{place}: {key}", value, "text")
             named[key] = well_formed(value, row)
     return {"role": role, "content": _whole(text, row), **({_CALLS: calls} if calls else {}), **named}
 
@@ -508,10 +507,7 @@ def _tool_calls(part: Mapping[str, Any], place: str) -> list[dict[str, Any]]:
     value = part.get(_CALLS)
     if value is None:
         return []
-    wrong = bad_data(
-        f"{place}: {_CALLS} holds {value!r:.60} instead of a list of calls, each with function.name.",
-        "Correct the row.",
-    )
+    wrong = misfit(f"{place}: {_CALLS}", value, "a list of calls, each with function.name")
     if not isinstance(value, list):
         raise wrong
     calls = list[dict[str, Any]]()
@@ -535,7 +531,7 @@ def _said(content: Any, place: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
-        raise bad_data(f"{place}: content holds {content!r:.60} instead of text.", "Correct the row.")
+        raise misfit(f"{place}: content", content, "text")
     texts = []
     for number, part in enumerate(content, start=1):
         kind = part.get("type", "text") if isinstance(part, dict) else "text"
@@ -546,9 +542,7 @@ def _said(content: Any, place: str) -> str:
                 "Remove the part or the row.",
             )
         if not isinstance(text, str):
-            raise bad_data(
-                f"{place}: part {number} of content holds {text!r:.60} instead of text.", "Correct the row."
-            )
+            raise misfit(f"{place}: part {number} of content", text, "text")
         texts.append(text)
     return "\n".join(texts)
 
@@ -581,7 +575,7 @@ def _references(row: DataRow, turns: int) -> list[list[str]]:
     texts = value if isinstance(value, list) else [value]
     for text in texts:
         if not (isinstance(text, str) and text.strip()) and not (text is None and turns > 1):
-            raise bad_data(f"{row.place}: reference holds {text!r:.60} instead of text.", "Correct the row.")
+            raise misfit(f"{row.place}: reference", text, "text")
     if turns == 1 or not isinstance(value, list):
         return [*none[:-1], texts]
     if len(texts) not in (0, turns):

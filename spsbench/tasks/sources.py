@@ -40,6 +40,11 @@ def bad_data(message: str, remedy: str) -> UnavailableError:
     return UnavailableError(message, flag="--data", remedy=remedy)
 
 
+def misfit(where: str, value: Any, kind: str) -> UnavailableError:
+    """The error for a value of another kind than is read there."""
+    return bad_data(f"{where} holds {value!r:.60} instead of {kind}.", _CORRECT)
+
+
 _EXACT = 2.0**53
 
 

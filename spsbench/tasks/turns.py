@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.conversation import Conversation
-from spsbench.tasks.sources import DataRow, bad_data
+from spsbench.tasks.sources import DataRow, misfit
 from spsbench.tasks.spec import columns_of
 from spsbench.tasks.task import Frame, TaskData
 from spsbench.tasks.text import TextTask
@@ -61,10 +61,7 @@ def _turns(row: DataRow, column: str) -> list[str]:
     if isinstance(turns, str):
         turns = [turns]
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) and t.strip() for t in turns):
-        raise bad_data(
-            f"{row.place}: column {column!r} holds {turns!r:.60} instead of a list of turns.",
-            "Correct the row.",
-        )
+        raise misfit(f"{row.place}: column {column!r}", turns, "a list of turns")
     return turns
 
 
