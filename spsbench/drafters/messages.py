@@ -84,8 +84,6 @@ class OneModuleOnly(Message):
 
 @dataclass(frozen=True, slots=True)
 class Differences(Message):
-    """What an engine does otherwise than the folder's writer."""
-
     of: Sequence[str]
 
     def __str__(self) -> str:

@@ -219,5 +219,4 @@ class AssistantModel(OverTarget):
         self._predicted = None
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a token reads."""
         return int(sum(part.nbytes for part in self._assistant.parameters()))

@@ -37,7 +37,7 @@ from spsbench.models.hf_errors import (
     typed_errors,
 )
 from spsbench.models.kinds import CONFIG
-from spsbench.models.messages import megabytes
+from spsbench.models.messages import listed, megabytes
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile, RepoSibling
@@ -252,10 +252,7 @@ def configuration(name: str, flag: str) -> Path:
 
 def _foreign_repository(there: Repository, lack: str, flag: str) -> UnavailableError:
     others = sorted(there.files, key=lambda file: -there.files[file].bytes)
-    there_is = (
-        ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "") or "nothing"
-    )
-    why = f"{there.name} has {lack}; there is {there_is}."
+    why = f"{there.name} has {lack}; there is {listed(others, 3) or 'nothing'}."
     remedy = "Choose a repository with model.safetensors."
     if any(file.endswith(".gguf") for file in others):
         remedy = "Download its .gguf file and give the path of it, or choose one with model.safetensors."
@@ -302,8 +299,7 @@ def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[
     if not files:
         raise _foreign_repository(there, "no weights that transformers reads", flag)
     if lost := [file for file in files if file not in there.files]:
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        why = f"{name} lacks {lost[0]}{more}, which its {files[0]} names."
+        why = f"{name} lacks {listed(lost, 1)}, which its {files[0]} names."
         raise UnavailableError(why, flag=flag, remedy="Choose another revision, or tell its owner.")
     return there, files
 

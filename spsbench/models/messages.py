@@ -42,7 +42,6 @@ ASSISTANT_POSITION = "transformers' code, which defines the format; vLLM and SGL
 MODULES_RECYCLE = "the code of its kind"
 
 XPRESS_REFUSED = "its refiner settles a block by argmax in several passes, so no row says what it drew from"
-"""Why a folder is described and does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,6 @@ class IdsOfEngines(Message):
 
 @dataclass(frozen=True, slots=True)
 class CacheUsed(Message):
-    """The hub is not asked, and the cache has the model or the data."""
-
     name: str
     why: str
 
@@ -140,8 +137,6 @@ class LogitsNotCompared(Message):
 
 @dataclass(frozen=True, slots=True)
 class UnreadWeights(Message):
-    """A checkpoint stores weights that transformers does not read."""
-
     name: str
     weights: Sequence[str]
 
@@ -166,8 +161,6 @@ class PlanesLeftOut(Message):
 
 @dataclass(frozen=True, slots=True)
 class GpusUnused(Message):
-    """GPUs of this machine that torch cannot use."""
-
     names: Sequence[str]
     why: str
     remedy: str
@@ -183,6 +176,11 @@ def megabytes(count: int) -> str:
     if count >= 1e10:
         return f"{count / 1e9:,.1f} GB"
     return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from spsbench.base.files import parse_json, read_file
 from spsbench.models.checkpoint import Checkpoint, StoredWeights
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.kinds import CONFIG
-from spsbench.models.messages import SAVE_AGAIN
+from spsbench.models.messages import SAVE_AGAIN, listed
 from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 
@@ -29,7 +29,6 @@ INDEX = "model.safetensors.index.json"
 D2T, T2D = "d2t", "t2d"
 
 _MOST_CONFIG_BYTES = 4 << 20
-_MOST_NAMED = 4
 
 Shape = tuple[int, ...]
 
@@ -108,16 +107,16 @@ class Published:
         missing = [name for name in wanted if name not in held]
         spare = [n for n in held if n not in wanted and not any(fnmatch.fnmatch(n, one) for one in optional)]
         if missing:
-            raise self.damage(f"has no {_listed(missing)}, which its {CONFIG} promises")
+            raise self.damage(f"has no {listed(missing)}, which its {CONFIG} promises")
         if spare:
-            why = f"has {_listed(spare)}, which no {CONFIG} of this kind explains"
+            why = f"has {listed(spare)}, which no {CONFIG} of this kind explains"
             raise self.refusal(why, remedy="Choose a drafter whose tensors are all read.")
         for name, shape in wanted.items():
             if held[name].shape != shape:
                 raise self.damage(f"has {name} of the shape {list(held[name].shape)}, not {list(shape)}")
         unread = [name for name in wanted if not self.stored.reads(name)]
         if unread:
-            raise self.damage(f"has {_listed(unread)} in a type other than float32, bfloat16 and float16")
+            raise self.damage(f"has {listed(unread)} in a type other than float32, bfloat16 and float16")
 
     def require_layers(self, layers: int, prefix: str = "layers.") -> None:
         """Refuse another number of decoder layers than there are tensors of, before any is built."""
@@ -176,11 +175,6 @@ def _fault_of_vocabulary(ids: Ints, vocab_size: int) -> str:
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         return f"leaves the vocabulary of {vocab_size} tokens"
     return "is not one to one" if len(np.unique(ids)) < len(ids) else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class RenamedWeights(StoredWeights):
@@ -248,7 +242,7 @@ def _weights_of(folder: Path, flag: str) -> StoredWeights:
         missing = [name for name in names if not (folder / name).is_file()]
         if missing or not names:
             why = (
-                f"{folder} has no {_listed(missing)}, which its {INDEX} names."
+                f"{folder} has no {listed(missing)}, which its {INDEX} names."
                 if missing
                 else f"{index} is damaged."
             )

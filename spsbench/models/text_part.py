@@ -60,7 +60,6 @@ _OTHER_KINDS = (
     ("AutoModelForTextToWaveform", "writes sound, not text"),
     ("AutoModelForSpeechSeq2Seq", "reads sound, not text"),
     ("AutoModelForImageTextToText", "is an encoder-decoder whose encoder reads images"),
-    ("AutoModelForVision2Seq", "is an encoder-decoder whose encoder reads images"),
     ("AutoModelForMaskedLM", "fills masks: it has no causal language model"),
 )
 

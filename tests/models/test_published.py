@@ -368,7 +368,7 @@ def test_a_head_of_the_first_eagle_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_says_what_was_looked_for(tmp_path: Path) -> None:
-    for config, said in ((None, "it has no draft.json"), ({}, "those of no known one")):
+    for config, said in ((None, "it has no draft.json"), ({}, "match no known format")):
         folder = tmp_path / said[:3]
         folder.mkdir()
         if config is not None:
