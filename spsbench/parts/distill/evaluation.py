@@ -32,15 +32,6 @@ class HeldOut:
     alphas: list[float]
     tokens: int
 
-    @property
-    def alpha(self) -> float:
-        """Acceptance of the first drafted token."""
-        return self.alphas[0]
-
-    def tokens_per_loop(self, k: int) -> float:
-        """Expected tokens of a loop of K drafted ones; the last depth stands for all that follow."""
-        return by_place(self.alphas)(k)
-
 
 @torch.inference_mode()
 def held_out(
@@ -116,8 +107,8 @@ def forecasts(
     best_of_kinds = []
     for text in measured:
         most = len(text.alphas) if is_parallel else max(KS)
-        loop = WhatIf(text.tokens_per_loop, cost)
+        loop = WhatIf(by_place(text.alphas), cost)
         k = loop.best_k(k for k in KS if k <= most)
-        tokens = text.tokens_per_loop(k)
-        best_of_kinds.append(Forecast(text.kind, text.alpha, k, tokens, loop.speedup(k), weight_share))
+        worth = Forecast(text.kind, text.alphas[0], k, loop.tokens(k), loop.speedup(k), weight_share)
+        best_of_kinds.append(worth)
     return best_of_kinds

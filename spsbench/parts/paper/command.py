@@ -118,10 +118,7 @@ OF_EVERY_RUN = ("data", "seed", "device", "dtype", "threads", "backend")
 
 @dataclass(frozen=True, kw_only=True)
 class PaperStudy:
-    """What a paper is begun or continued with: numbers as such, other text for the configuration to refuse.
-
-    The options of both papers; ``options.json`` holds those of its own.
-    """
+    """What a paper is begun or continued with: numbers as such, other text as it was typed."""
 
     of: str = CHEN
     pair: str | None = None

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.parts.distill.evaluation import HeldOut, held_out
+from spsbench.parts.distill.evaluation import held_out
 from spsbench.parts.distill.own_text import SAMPLINGS
 from spsbench.parts.distill.sampler import Sampled, Writer
 from spsbench.parts.distill.students import Depth, EagleHead, SmallModel, Teacher
 from spsbench.parts.distill.training import FLAT_UNTIL, Batch, Progress, Training, batches_of, rate
+from spsbench.stats import by_place
 
 CPU = torch.device("cpu")
 PLANNED = 24
@@ -62,7 +63,7 @@ def test_a_student_is_accepted_more_often_after_its_training(
 ) -> None:
     before = held_out(teacher, SmallModel(teacher, 1), {"chat": texts}, 256, 10_000)[0]
     after = held_out(teacher, trained(teacher, texts, tmp_path), {"chat": texts}, 256, 10_000)[0]
-    assert after.alpha > before.alpha + 0.02
+    assert after.alphas[0] > before.alphas[0] + 0.02
 
 
 def test_a_training_that_was_stopped_ends_with_the_same_weights(
@@ -120,6 +121,6 @@ def test_the_rate_rises_stays_and_falls_to_nothing() -> None:
 
 
 def test_tokens_per_loop_are_those_of_the_alphas_in_turn() -> None:
-    text = HeldOut("chat", [0.5, 0.25], 100)
-    assert text.tokens_per_loop(1) == 1.5
-    assert text.tokens_per_loop(3) == 1 + 0.5 + 0.5 * 0.25 + 0.5 * 0.25 * 0.25
+    tokens = by_place([0.5, 0.25])
+    assert tokens(1) == 1.5
+    assert tokens(3) == 1 + 0.5 + 0.5 * 0.25 + 0.5 * 0.25 * 0.25

@@ -42,7 +42,7 @@ from spsbench.parts.external.serving import (
     until_stop,
     usual_settings,
 )
-from spsbench.parts.external.waves import News, stepped
+from spsbench.parts.external.waves import StepResult, stepped
 
 _CONFIG = "genai_config.json"
 _MODULE = "module"
@@ -180,7 +180,7 @@ class OnnxRuntimeGenAI:
         began = request.begin_turn(self._prompt(ask), turn)
         self._turns[number] = request, began, []
 
-    def step(self) -> Iterator[News]:
+    def step(self) -> Iterator[StepResult]:
         flags = self._genai.EngineEventFlags
         for event in self._engine.run(self._events):
             number = next((n for n, (request, *_) in self._turns.items() if request is event.request), None)
