@@ -43,20 +43,17 @@ GRAPHED = (
 """Commands whose loops run as graphs where no engine is named."""
 
 EVERY_ENGINE = "eager,graphed,hf-generate,hf-assisted,hf-prompt-lookup"
-DRAFTERS = "model,lookup,suffix,bigram,early-exit,union --limit 2 --max-new-tokens 5"
+DRAFTERS = "model,lookup,suffix,bigram,ngram,early-exit,union,ECHO --limit 2 --max-new-tokens 5"
+ROUNDED = "model,lookup,early-exit,union --limit 2 --max-new-tokens 5"
 EAGER = (
-    "run PROMPTS --k 3 --engine eager --dtype bfloat16",
     "run PROMPTS --pair mini --k 2 --engine eager,graphed --proof --max-new-tokens 5",
     f"run PROMPTS --k 3 --engine {EVERY_ENGINE} --limit 2 --max-new-tokens 5",
     f"run PROMPTS --k 3 --drafter {DRAFTERS}",
-    f"run PROMPTS --k 3 --engine eager --dtype bfloat16 --drafter {DRAFTERS}",
+    f"run PROMPTS --k 3 --engine eager --dtype bfloat16 --drafter {ROUNDED}",
     "run PROMPTS --batch 1,2 --drafter model,lookup --limit 2 --max-new-tokens 5",
     "run PROMPTS --k 2,adaptive",
-    "run PROMPTS --k adaptive --policy entropy",
-    "run PROMPTS --k 4,adaptive --policy momentum",
-    "run PROMPTS --k 3 --rule block",
-    "run PROMPTS --k 3 --rule lenience:l=0.8",
-    "run PROMPTS --k 3 --rule typical-acceptance",
+    "run PROMPTS --k 4,adaptive --policy entropy,momentum",
+    "run PROMPTS --k 3 --rule block,lenience:l=0.8,typical-acceptance,LIKELY",
     "run PROMPTS --k 3 --rule sample-and-compare --sampling greedy",
     "run PROMPTS --k 2 --tree chain+2,1",
     "run PROMPTS --k 2 --tree 2,2 --drafter lookup,early-exit",
@@ -67,11 +64,7 @@ EAGER = (
     "run PROMPTS --k 3 --process grammar=SCHEMA",
     "run PROMPTS --k 2 --sampling beam:width=3",
     "run PROMPTS --k 2 --batch 2 --drafter model,lookup --rule block --limit 2",
-    "run PROMPTS --k 3 --drafter ngram,suffix",
-    "run PROMPTS --k 3 --drafter model,ECHO",
-    "run PROMPTS --k 3 --rule LIKELY",
-    "run PROMPTS --k 2 --drafter heads:from=EAGLE",
-    "run PROMPTS --k 2 --drafter heads:from=MEDUSA",
+    "run PROMPTS --k 2 --drafter heads:from=EAGLE,heads:from=MEDUSA",
 )
 """Commands that have no graphs, or that name their engines."""
 
@@ -186,7 +179,7 @@ ASKED = (
     "verify PROMPTS --effort reduced --sampling nucleus --top-p 1 --k 2",
     (
         "verify PROMPTS --effort reduced --k 2 --sampling nucleus "
-        "--drafter model:tree=2-2 --rule recursive-rejection"
+        "--drafter model:tree=1-2 --rule recursive-rejection"
     ),
     "verify PROMPTS --effort reduced --sampling greedy --k 2 --rule block",
     "audit TEXTS",
@@ -199,11 +192,12 @@ ASKED = (
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """``verify`` draws little."""
-    sizes: dict[str, Any] = {"tables": ((2, 2),), "wide_tables": ((3, 2),)}
+    sizes: dict[str, Any] = {"tables": ((2, 2),), "wide_tables": ((3, 1),)}
     few = Effort(draws=20, end_to_end=3, contexts=1, prompts=1, outputs=1, **sizes)
     monkeypatch.setitem(EFFORTS, "reduced", few)
     monkeypatch.setattr(analytic, "TOKENS", 6)
     monkeypatch.setattr(parts, "LONG", parts.LONG // 8)
+    monkeypatch.setattr(parts, "LOOPS", 4)
 
 
 @pytest.mark.thorough
