@@ -176,12 +176,14 @@ def test_the_bets_on_direction_are_fair() -> None:
 
 def test_the_transforms_bet_is_fair_and_sees_a_constant_uniform() -> None:
     """Exactly, over both outcomes of a first position in two cells, and on a lopsided count."""
-    one, other = (math.exp(evidence_stats._log_bayes_factor(np.array(cells))) for cells in ([1.0, 0.0], [0.0, 1.0]))
+    one, other = (
+        math.exp(evidence_stats._log_bayes_factor(np.array(cells))) for cells in ([1.0, 0.0], [0.0, 1.0])
+    )
     assert 0.5 * one + 0.5 * other == pytest.approx(1.0)
     two = [[2.0, 0.0], [1.0, 1.0], [1.0, 1.0], [0.0, 2.0]]
-    assert np.mean([math.exp(evidence_stats._log_bayes_factor(np.array(cells))) for cells in two]) == pytest.approx(
-        1.0
-    )
+    assert np.mean(
+        [math.exp(evidence_stats._log_bayes_factor(np.array(cells))) for cells in two]
+    ) == pytest.approx(1.0)
     assert evidence_stats._log_bayes_factor(np.array([100.0] + [10.0] * 9)) > math.log(1000)
 
 

@@ -25,7 +25,6 @@ from spsbench.decode import (
     sps,
 )
 from spsbench.drafters import build_rule
-from spsbench.law import Floats
 from spsbench.parts.whatif.messages.replay import PARTS_TIMED_HERE
 from spsbench.parts.whatif.replay.cells import Cell, Sought
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
