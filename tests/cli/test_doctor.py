@@ -45,7 +45,7 @@ def test_whether_energy_is_known_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     def said(rapl: FoundMeter, nvml: FoundMeter) -> str:
         monkeypatch.setattr("spsbench.base.energy.find_rapl", lambda: rapl)
         monkeypatch.setattr("spsbench.base.energy.find_nvml", lambda: nvml)
-        return doctor._energy()
+        return doctor._energy_meters()
 
     nothing = FoundMeter(None, None, "no RAPL counters"), FoundMeter(None, None, "no NVML")
     assert said(*nothing) == "not known (no RAPL counters, no NVML)"
