@@ -137,8 +137,8 @@ FEWEST_WORDS = 5
 MESSAGES = "messages"
 """The file of a room, or of a part, that has its sentences."""
 
-_NO_MESSAGES = {"Error", "why", "remedy", "Field", "option", "setting"}
-"""Whose strings are none: they say what an error is about and its remedy, or are an option's help."""
+_NO_MESSAGES = {"Error", "why", "remedy", "Field", "option", "setting", "_clash"}
+"""Whose strings are none: they say what an error is about and its remedy, or are options or their help."""
 
 
 def _taker(node: ast.AST) -> str | None:

@@ -29,8 +29,6 @@ def test_both_are_refused_and_each_alone_is_not(row: Clash, command: str, name: 
     for left_out in (None, False, [], ()):
         refuse_together(command, {name: "7", other: left_out})
         refuse_together(command, {name: left_out, other: "int8"})
-    assert flag in str(row)
-    assert str(row).endswith(row.remedy)
 
 
 NEEDED = [
@@ -50,7 +48,6 @@ def test_without_what_it_needs_it_is_refused(row: Clash, command: str, name: str
     assert refused.value.remedy == row.remedy
     for other in row.without:
         refuse_together(command, {name: "7", other: "8"})
-    assert "without" in str(row)
 
 
 @pytest.mark.parametrize(
