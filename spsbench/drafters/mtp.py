@@ -95,7 +95,6 @@ def _layout(stored: Checkpoint, config: object, name: str) -> MtpLayout:
 
 
 def build(options: Options, context: Context) -> EagleDrafter | HeadTreeDrafter:
-    """Build the drafter of a target's own modules, for chains or trees."""
     target, hidden = context.target, context.hidden
     own = _folder_apart(options)
     if hidden is None or not isinstance(target, TorchLM) or (folder := own or target.files) is None:

@@ -122,7 +122,6 @@ def united(members: Sequence[ForcedDrafts]) -> tuple[ForcedDrafts, Ints]:
 
 
 def build(options: Options, context: Context) -> Drafter:
-    """Build a union of drafters, or of trees if a shape is asked for."""
     from spsbench.drafters.registry import TREE, build_drafter, members
     from spsbench.drafters.shape import shape_of
 

@@ -348,7 +348,6 @@ class BlockModel:
         return BlockSlots(self._net, form, self._spread, states, logits, anchor, lead)
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a block reads."""
         tables = ("markov_w1", "codebook")
         named = self._net.named_parameters()
         own = sum(part.nbytes for name, part in named if not any(table in name for table in tables))

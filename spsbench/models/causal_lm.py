@@ -301,11 +301,8 @@ class OverTarget(ABC):
     """
 
     def __init__(self, target: CausalLM, hidden: HiddenStates) -> None:
-        self.vocab_size, self.context_window, self.device = (
-            target.vocab_size,
-            target.context_window,
-            target.device,
-        )
+        self.vocab_size, self.context_window = target.vocab_size, target.context_window
+        self.device = target.device
         self._hidden = hidden
 
     @property

@@ -98,8 +98,6 @@ class StoredWeights(ABC):
 
 
 class LoadedWeights(StoredWeights):
-    """The weights of a model that torch has built."""
-
     tensors: dict[str, Singles]
 
     def __init__(self, model: nn.Module) -> None:

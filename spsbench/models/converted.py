@@ -89,7 +89,6 @@ def _quantisation_name(reader: Any) -> str:
 
 
 def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
-    """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
     header = read_header(file, name, flag)
     cache.watcher().said(str(Conversion(file.name, header.weights, 4 * header.parameters)))
     with _alone_in_folder(file, name, flag) as location:

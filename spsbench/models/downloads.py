@@ -134,7 +134,6 @@ def _remote(file: RepoSibling | RepoFile) -> RemoteFile:
 
 
 def _listed(name: str, commit: str, kind: Kind) -> dict[str, RemoteFile]:
-    """The files of a repository's folders at a commit."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 

@@ -25,7 +25,7 @@ READ_LAYERS = frozenset({EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK, XPRESS})
 BLOCKS = frozenset({DFLASH, DFLASH2, DSPARK})
 """Kinds that draft a block in one forward."""
 
-SPSBENCH, SPECULATORS, AUTHORS = WRITERS = ("spsbench", "speculators", "authors")
+SPSBENCH, SPECULATORS, AUTHORS = ("spsbench", "speculators", "authors")
 """Whose layout a folder has."""
 
 AFTER, OUTPUT, PRE, POST = "after", "output", "pre", "post"

@@ -149,8 +149,6 @@ def _is_like(value: Any, traced: Tensor) -> bool:
 
 
 class Running:
-    """The experts of the layers that run."""
-
     experts: Sequence[PackedExperts]
 
     def mix(self, inputs: Sequence[Tensor], place: int) -> Tensor:

@@ -362,7 +362,6 @@ def from_pretrained(
 def _load_sharing(
     source: ModelSource, sharing: Sharing, dtype: str, vocab_size: int, flag: str, target: CausalLM
 ) -> CausalLM:
-    """Load a trained draft over its target's backend, with the target's embedding and head."""
     precision = Precision(dtype)
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
@@ -380,7 +379,6 @@ def _load_sharing(
 
 
 def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxModel:
-    """Load a model over ONNX Runtime, checked against transformers' logits."""
     cpu = torch.device("cpu")
     # Cached, since a draft that shares its tensors asks for it too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))

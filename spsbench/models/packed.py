@@ -41,7 +41,6 @@ class PackedLinear(nn.Linear):
     """Of the product's layers in a forward."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., out] of [..., in]."""
         if not input.numel():  # an expert that no token is for
             return input.new_empty((*input.shape[:-1], self.out_features))
         return self.product.of(input, self.is_last)[..., self.rows]

@@ -252,7 +252,6 @@ def _rollback_facts(model: CausalLM) -> dict[str, Any]:
 
 
 def _tested_info(model: CausalLM, part: ModelSource) -> dict[str, Any]:
-    """What a run records of a model that passes its self-test."""
     test = require_exact_rollback(model, part.name)
     built = model.model if isinstance(model, TorchLM) else None
     experts = None if built is None else experts_of(built)

@@ -53,7 +53,6 @@ class Placement:
 
     @classmethod
     def read(cls, text: str) -> Placement:
-        """Read a strategy by name, or a map in a JSON file."""
         if find_spec("accelerate") is None:
             why = f"{text} needs accelerate, which is not installed."
             raise UnavailableError(why, flag=FLAG, remedy=f"pip install '{EXTRA}'.")

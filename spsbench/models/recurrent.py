@@ -47,9 +47,6 @@ MOST_MARKS = 16
 What lies before them is read again from the beginning."""
 
 
-_BOTH = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer)
-
-
 class NotCopyable(Exception):
     """A model's state is in something that cannot be kept aside; the message says in what."""
 

@@ -33,7 +33,7 @@ from spsbench.models.trained import Convention, MadeFor, TrainedDraft, config_of
 LAYER = "transformer_layer_config"
 READS = "eagle_aux_hidden_state_layer_ids"
 TYPE = "speculators_model_type"
-FC, OWN_EMBEDDING, NORM = "fc.weight", "embed_tokens.weight", "norm.weight"
+FC, OWN_EMBEDDING = "fc.weight", "embed_tokens.weight"
 WHOLE_NORM = "input_norm.weight"
 """``norm_before_fc``: one norm over all states beside each other."""
 MASK_HIDDEN = "mask_hidden"
@@ -46,7 +46,6 @@ _VERIFIERS = ("verifier_norm.weight", "verifier_lm_head.weight")
 
 
 def norm_of_state(number: int) -> str:
-    """Return the tensor of ``fc_norm``: a norm for each state."""
     return f"fc_norm.{number}.weight"
 
 

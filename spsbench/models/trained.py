@@ -197,7 +197,6 @@ def _fingerprint(rows: Singles) -> str:
 
 
 def read_trained(folder: Path, flag: str) -> TrainedDraft:
-    """Read a folder's description, its list of weights and its vocabulary."""
     require_ordinary_files(folder, str(folder), flag)
     description = _described(folder, flag)
     config, heads = None, 0
@@ -295,7 +294,6 @@ def config_of_layers(settings: Mapping[str, Any]) -> Any:
 
 
 def _described(folder: Path, flag: str) -> Mapping[str, Any]:
-    """Read and check the description of a trained draft."""
     if not is_trained(folder):
         raise _refusal(folder, f"it has no {DESCRIPTION}", flag)
     description = read_settings(folder / DESCRIPTION, flag)
@@ -312,7 +310,6 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
 
 
 def read_settings(file: Path, flag: str) -> dict[str, Any]:
-    """Return the object in a draft's file of settings."""
     try:
         content = parse_json(read_file(file, _SETTINGS_BYTES).decode("utf-8"))
         fault = None if isinstance(content, dict) else "it is not a JSON object"

@@ -88,13 +88,11 @@ _UNREAD = "unread"
 
 
 def note_unread(source: ModelSource, names: Sequence[str]) -> None:
-    """Record which weights of a checkpoint transformers does not read."""
     if names:
         keep_answer(_UNREAD, source.key(), {"names": [*names]})
 
 
 def say_unread(source: ModelSource) -> None:
-    """Say which stored weights are not part of the configured model."""
     names = (kept_answer(_UNREAD, source.key()) or {}).get("names")
     if isinstance(names, list) and names:
         watcher().said(str(UnreadWeights(source.name, [*map(str, names)])))

@@ -206,8 +206,6 @@ class Settings(BaseModel):
 
 
 class Stored(Settings):
-    """A file: its name, size in bytes and hash."""
-
     file: str
     bytes: Count
     sha256: Sha256

@@ -49,8 +49,6 @@ _FALSE = ("", "0", "false", "no", "off", "n", "f")
 
 @dataclass(frozen=True, slots=True)
 class PipSettings:
-    """What pip's configuration says of fetching."""
-
     indexes: tuple[str, ...] = (DEFAULT_INDEX,)  # and the extra ones; none with ``no-index``
     find_links: tuple[str, ...] = ()
     proxy: str | None = None
