@@ -17,11 +17,10 @@ from torch import Tensor
 
 from spsbench.base import Answer, Ask, SamplingParams
 from spsbench.engines import own_entries
-from spsbench.parts.audit.free_evidence import MOST
+from spsbench.parts.audit.free_evidence import MOST, Numbers
 from spsbench.parts.audit.messages import evidence as messages
 from spsbench.parts.external.engine import sampling_of
 from spsbench.parts.verify.effort import Finding, skipped
-from spsbench.parts.verify.messages import Numbers
 
 TEST: Final = "again"
 """The finding's name."""
@@ -106,5 +105,5 @@ class CameAgain:
         if wrong and self._chance > _DRAWN:
             return skipped(TEST, messages.FIRST_TOO_CERTAIN)
         repeats = messages.GreedyRepeats(len(self._later), wrong)
-        numbers = Numbers(later=repeats.later, wrong=wrong, logits_below_best=max(self._later))
+        numbers: Numbers = {"later": repeats.later, "wrong": wrong, "logits_below_best": max(self._later)}
         return Finding(TEST, not wrong, repeats, f"{self._slack:g} of a logit", numbers)

@@ -76,7 +76,7 @@ def _valid(engine: EngineUnderTest) -> TestOutcome:
 def _length(engine: EngineUnderTest) -> TestOutcome:
     lengths = [len(engine.answer(0, protocol.Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
     fits = all(length <= most for length, most in zip(lengths, (1, 2, 7), strict=True))
-    return fits, messages.Lengths(lengths)
+    return fits, messages.TextLengths(lengths)
 
 
 def _stop(engine: EngineUnderTest) -> TestOutcome:
@@ -105,7 +105,7 @@ def _seeds(engine: EngineUnderTest) -> TestOutcome:
     """Test that texts of several seeds at a high temperature differ."""
     drawn = [engine.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
     apart = len({tuple(ids) for ids in drawn[:3]}) > 1
-    return apart, messages.Seeds(apart, drawn[0] == drawn[3])
+    return apart, messages.SeedTexts(apart, drawn[0] == drawn[3])
 
 
 def _statistics(engine: EngineUnderTest) -> TestOutcome:
@@ -116,7 +116,7 @@ def _statistics(engine: EngineUnderTest) -> TestOutcome:
     drafting = engine.drafting or engine.peer.describe().drafting
     most = engine.k if drafting is None or drafting.n_max is None else drafting.n_max
     problems = list(_contradictions(answer, most))
-    return not problems, "; ".join(map(str, problems)) or messages.Counts(reported)
+    return not problems, "; ".join(map(str, problems)) or messages.ReportedCounts(reported)
 
 
 def _contradictions(answer: protocol.Answer, most: int) -> Iterator[Message]:

@@ -29,7 +29,6 @@ from spsbench.parts.audit.bet_table import TINY, cut_to
 from spsbench.parts.audit.messages import faults
 from spsbench.parts.audit.messages.evidence import TooFewToJudge, WithdrawnDrafts
 from spsbench.parts.verify.effort import Finding, skipped
-from spsbench.parts.verify.messages import Numbers
 
 THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
 """Of the draft's best probability, where the engine's own is not known."""
@@ -370,7 +369,7 @@ class AtContexts:
                 (ruled_out if is_out else remaining)[threshold] = max(logs)
         if not ruled_out and not remaining:
             return skipped("withdrawn", TooFewToJudge(self._draws.total()))
-        numbers: Numbers = {
+        numbers: dict[str, float | int | str | None] = {
             "texts": self._draws.total(),
             "log10_most": max([*ruled_out.values(), *remaining.values()]) / math.log(10),
             "ruled_out": len(ruled_out),

@@ -29,7 +29,6 @@ from spsbench.parts.audit.messages import evidence as messages
 from spsbench.parts.external.engine import add_up
 from spsbench.parts.external.serving import lacking
 from spsbench.parts.verify.effort import Finding, skipped
-from spsbench.parts.verify.messages import Numbers
 
 ALARM_LOG_E: Final = math.log(1e4)
 _E_VALUE = "e-value 10^4"
@@ -56,6 +55,8 @@ _OF_TARGET = (messages.LOGITS, messages.RAW, messages.TEMPERED, messages.PROCESS
 
 _OTHER_DRAFTS = ("tree", "lookup", "gram", "suffix", "eagle", "head")
 """Words of a rule whose drafts are no chain of the draft model's."""
+
+Numbers = dict[str, float | int | str | None]
 
 
 class FreeEvidence:

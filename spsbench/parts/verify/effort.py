@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spsbench.base.messages import Message
-from spsbench.parts.verify.messages import Measured, Numbers
+from spsbench.parts.verify.messages import Measurement, Numbers
 
 Sizes = tuple[tuple[int, int], ...]
 """(V, K) of tables."""
@@ -114,7 +114,7 @@ class Finding:
         }
 
 
-def measured(test: str, passed: bool, result: Measured) -> Finding:
+def measured(test: str, passed: bool, result: Measurement) -> Finding:
     return Finding(test, passed, result, result.excludes, result.numbers)
 
 

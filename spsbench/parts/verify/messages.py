@@ -14,12 +14,12 @@ Numbers = dict[str, float | int | str | None]
 CHECKING = "Checking task, data and models"
 NO_DIFFERENCE = "No test found a difference from the target's distribution."
 
-_NOTHING_DRAWN = "nothing was left to chance"
+_NOTHING_DRAWN = "no token was sampled"
 _FALSE_ALARMS = f"false alarm once in {1 / FALSE_ALARM:,.0f}"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured(Message):
+class Measurement(Message):
     """What a test measured. Its fields are its numbers in JSON."""
 
     @property
@@ -82,7 +82,7 @@ class NoThresholds(Message):
     rule: object
 
     def __str__(self) -> str:
-        return f"it asks for modified rejection's thresholds, which {self.rule} has not"
+        return f"it probes the thresholds of modified rejection, which {self.rule} does not have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class AllAtAnEdge(Message):
     positions: int
 
     def __str__(self) -> str:
-        return f"rounding decides what is possible at all {self.positions} positions visited"
+        return f"rounding decides which tokens are possible at all {self.positions} positions visited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class DecisionsNotDerived(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class LogitDifference(Measured):
+class LogitDifference(Measurement):
     difference: float
     largest_logit: float
     limit: float
@@ -129,7 +129,7 @@ class LogitDifference(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class WarpDistance(Measured):
+class WarpDistance(Measurement):
     compared: int
     skipped_at_an_edge: int
     worst: float
@@ -147,14 +147,14 @@ class WarpDistance(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class DraftsRepeated(Measured):
+class DraftsRepeated(Measurement):
     drafts: int
     shortest: int
     longest: int
 
     def __str__(self) -> str:
         lengths = _lengths(self.shortest, self.longest)
-        return f"{self.drafts} drafts of {lengths} tokens, twice the same"
+        return f"{self.drafts} drafts of {lengths} tokens, the same in both passes"
 
     @property
     def excludes(self) -> str:
@@ -162,7 +162,7 @@ class DraftsRepeated(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class LoopLaws(Measured):
+class LoopLaws(Measurement):
     situations: int
     worst: float
     limit: float
@@ -183,7 +183,7 @@ class LoopLaws(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class LawDistance(Measured):
+class LawDistance(Measurement):
     positions: int
     skipped_at_an_edge: int
     mean: float
@@ -200,7 +200,7 @@ class LawDistance(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class UniformNumbers(Measured):
+class UniformNumbers(Measurement):
     length: int
     streams: int
     shared_seeds: int
@@ -225,16 +225,16 @@ class UniformNumbers(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class BookedTime(Measured):
+class BookedTime(Measurement):
     loops: int
     differences: int
 
     def __str__(self) -> str:
-        return f"every second of {self.loops} loops is booked, each in its phase"
+        return f"every second of {self.loops} loops is accounted for, each in its phase"
 
     @property
     def excludes(self) -> str:
-        wrong = "a lap, a forward or a draft left out of an arm's time, booked twice or in another phase"
+        wrong = "a lap, a forward or a draft left out of an arm's time, counted twice or in another phase"
         return f"{wrong}; on tables"
 
 
@@ -248,20 +248,11 @@ class TimeDifference(Message):
         return f"{self.what} {self.booked_s:g} where {self.passed_s:g} passed"
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingDifference(Message):
-    booked_s: float
-    passed_s: float
-
-    def __str__(self) -> str:
-        return f"decoding {self.booked_s:g} where the loops and its edges are {self.passed_s:g}"
-
-
 # --- what the sampler writes ---
 
 
 @dataclass(frozen=True, slots=True)
-class NextTokens(Measured):
+class NextTokens(Measurement):
     draws: int
     contexts: int
     g: float
@@ -280,7 +271,7 @@ class NextTokens(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class GreedyOutputs(Measured):
+class GreedyOutputs(Measurement):
     outputs: int
     tokens: int
     identical: int
@@ -304,7 +295,7 @@ class GreedyOutputs(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class Decisions(Message):
+class DerivedDecisions(Message):
     decided: int
     contradicted: int
     wrong_rows: Sequence[object]

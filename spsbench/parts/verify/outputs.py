@@ -37,9 +37,9 @@ from spsbench.models import LAST, CausalLM, States, TorchLM, columns_of, tree_of
 from spsbench.parts.verify.controls import planted
 from spsbench.parts.verify.effort import Finding, measured, skipped
 from spsbench.parts.verify.messages import (
-    Decisions,
     DecisionsExcluded,
     DecisionsNotDerived,
+    DerivedDecisions,
     FalseAlarms,
     GreedyOutputs,
     NextTokens,
@@ -349,7 +349,7 @@ def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
     return Finding(
         "decisions",
         not contradicted and not wrong,
-        Decisions(decided, contradicted, wrong),
+        DerivedDecisions(decided, contradicted, wrong),
         DecisionsExcluded(TOO_FAR),
         {
             "outputs": outputs,

@@ -21,7 +21,6 @@ from spsbench.law import EXACT, NotAFunction, Scene, TableModel, random_rows, wo
 from spsbench.parts.verify.effort import Finding, Sizes, measured, skipped
 from spsbench.parts.verify.messages import (
     BookedTime,
-    DecodingDifference,
     DraftsRepeated,
     LoopLaws,
     NotOnTables,
@@ -373,7 +372,7 @@ def timed(
     return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
 
 
-def differences(generation: Generation, k: int) -> Iterator[TimeDifference | DecodingDifference]:
+def differences(generation: Generation, k: int) -> Iterator[TimeDifference]:
     """Where the booked time differs from what passed; nothing if all is right.
 
     A look at the clock takes a tick. A loop has four laps, or five with a draft: ``other`` before and
@@ -392,7 +391,7 @@ def differences(generation: Generation, k: int) -> Iterator[TimeDifference | Dec
                 yield TimeDifference(f"loop {number}: {phase}", getattr(loop, phase), seconds)
     passed = sum(loop.loop_s for loop in loops) + 2 * TICK_S
     if generation.decode_s != passed:
-        yield DecodingDifference(generation.decode_s, passed)
+        yield TimeDifference("decoding", generation.decode_s, passed)
     read = TARGET_S + (DRAFT_S if k else 0.0) + TICK_S
     if generation.prefill_s != read:
         yield TimeDifference("prefill", generation.prefill_s, read)

@@ -13,6 +13,7 @@ from spsbench.base.protocol import Answer, Ask, Described
 from spsbench.base.records import SamplingParams
 from spsbench.parts.audit.came_again import TEST, CameAgain, rounds
 from spsbench.parts.audit.engine_audit import Effort, EngineAudit, drawn_of, row_of
+from spsbench.parts.audit.messages.evidence import FIRST_TOO_CERTAIN, FIRST_WRONG
 from spsbench.parts.external.serving import until_stop
 from spsbench.parts.verify.effort import SKIPPED, Finding
 from spsbench.runner.foreign_texts import Foreign
@@ -90,7 +91,7 @@ def test_an_answer_from_another_state_is_found(fault: str, sampling: SamplingPar
 def test_wrong_first_answers_accuse_no_cache() -> None:
     finding, _ = audited(Caching("not greedy"))
     assert finding.verdict == SKIPPED
-    assert "come first" in finding.found
+    assert finding.message in (FIRST_WRONG, FIRST_TOO_CERTAIN)
 
 
 def test_kept_requests_say_the_same_and_are_not_sent_again() -> None:

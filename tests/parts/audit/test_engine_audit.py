@@ -316,7 +316,7 @@ def test_what_fails_by_the_targets_law_beside_an_alarm_says_so(
     monkeypatch.setattr(audit._free, "findings", lambda: [*failed, Finding("ends", True, "Right.", "0")])
     found = [each.found for each in audit._findings(decision)]
     doubted = "Wrong. This is by the target's law, which these texts do not follow."
-    none = "No greedy request came again behind another."
+    none = "No greedy request was repeated behind another one."
     assert found == ["Wrong.", *[doubted if decision == "alarm" else "Wrong."] * 2, "Right.", none]
 
 

@@ -500,4 +500,4 @@ def test_an_audit_reports_it_and_keeps_it(
     assert failed == ({"counters", "independence"} if kind is Unseeded else set())
     assert [each["passed"] for each in first.values()] == [each["passed"] for each in again.values()]
     assert first["counters"]["numbers"]["texts"] == again["counters"]["numbers"]["texts"] == 14  # type: ignore[index]
-    assert first["seeds"]["found"] == "2 of 2 texts came again with their seed."
+    assert first["seeds"]["found"] == "2 of 2 texts were the same when their seed was repeated."

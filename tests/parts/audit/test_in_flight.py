@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from spsbench.base.messages import Message
 from spsbench.base.protocol import Answer, Ask, Described, ProtocolError, Together, Wave, read
 from spsbench.base.records import Processing, SamplingParams
 from spsbench.parts.audit import engine_audit
@@ -27,6 +28,7 @@ from spsbench.parts.audit.engine_audit import (
     row_of,
     shared_prompt,
 )
+from spsbench.parts.audit.messages.engines import CacheFixed, ProcessorsMissing, TooManyInFlight
 from spsbench.parts.external.serving import until_stop
 from spsbench.parts.external.waves import stepped, threaded
 from spsbench.runner.foreign_texts import Foreign
@@ -218,15 +220,15 @@ def test_what_runs_where_a_step_fails_is_aborted() -> None:
 @pytest.mark.parametrize(
     ("setting", "engine", "why"),
     [
-        (Setting(SamplingParams(), 0, 4), Engine(most=None), "it takes one request at a time"),
-        (Setting(SamplingParams(), 0, 4), Engine(most=2), "it takes 2 requests at a time"),
-        (Setting(SamplingParams(), 0, 1, True), Engine(), "its prefix cache cannot be switched on"),
-        (Setting(SamplingParams(), 0), Engine(cache=True), "its prefix cache cannot be switched off"),
+        (Setting(SamplingParams(), 0, 4), Engine(most=None), TooManyInFlight(1)),
+        (Setting(SamplingParams(), 0, 4), Engine(most=2), TooManyInFlight(2)),
+        (Setting(SamplingParams(), 0, 1, True), Engine(), CacheFixed(True)),
+        (Setting(SamplingParams(), 0), Engine(cache=True), CacheFixed(False)),
         (Setting(SamplingParams(), 0, 1, True), Engine(cache=True), None),
-        (Setting(PROCESSED, 0), Engine(), "it has no min_p, repetition_penalty"),
+        (Setting(PROCESSED, 0), Engine(), ProcessorsMissing(["min_p", "repetition_penalty"])),
     ],
 )
-def test_what_an_engine_cannot_do_is_said(setting: Setting, engine: Engine, why: str | None) -> None:
+def test_what_an_engine_cannot_do_is_said(setting: Setting, engine: Engine, why: Message | None) -> None:
     assert cannot(setting, engine.describe(), cached=True) == why
     assert CANNOT == "cannot"
 

@@ -13,7 +13,7 @@ NO_ALARM = "No alarm, so there is nothing to reproduce."
 
 # --- why a setting cannot be audited ---
 
-CACHE_UNKNOWN = "it does not say whether it keeps prompts"
+CACHE_UNKNOWN = "it does not report whether its prefix cache is on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class EvidenceWritten(Message):
     path: Path
 
     def __str__(self) -> str:
-        return f"What others check this with is in {self.path}: spsbench audit {self.path}."
+        return f"Evidence for others to check is in {self.path}: spsbench audit {self.path}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class LengthsUnlikeText(Message):
 
     def __str__(self) -> str:
         some = f" (only {' and '.join(map(str, self.kept))} occur)" if 0 < len(self.kept) <= 2 else ""
-        return f"Accepted lengths do not follow the text{some}, or something else drafts: {self.lengths}"
+        return f"Accepted lengths do not follow the text{some}, or another drafter is used: {self.lengths}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class TestedDrafts(Message):
     def __str__(self) -> str:
         rows = f"the rows of target and draft give {self.least:.1%} to {self.most:.1%}, by the rule."
         kept = f"{self.accepted} of {self.tests} tested drafts were accepted, in loops of any length; {rows}"
-        unlike = "Acceptance does not follow the text, or something else drafts: "
+        unlike = "Acceptance does not follow the text, or another drafter is used: "
         return kept if self.follows_text else f"{unlike}{kept}"
 
 
@@ -230,7 +230,7 @@ class Independent(Message):
 
     def __str__(self) -> str:
         requests = " and ".join(f"{count} requests {kind}" for kind, count in self.requests.items())
-        return f"{requests} show nothing of earlier ones."
+        return f"{requests} are independent of earlier ones."
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Dependent(Message):
     kinds: Sequence[str]
 
     def __str__(self) -> str:
-        return f"Requests {' and '.join(self.kinds)} repeat texts or random numbers of earlier ones."
+        return f"Requests {' and '.join(self.kinds)} reuse texts or random numbers of earlier ones."
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,13 @@ class SeedsRepeated(Message):
     repeated: int
 
     def __str__(self) -> str:
-        return f"{self.equal} of {self.repeated} texts came again with their seed."
+        return f"{self.equal} of {self.repeated} texts were the same when their seed was repeated."
 
 
 # --- ends of texts ---
 
 LAST_UNTESTED = "The last token of full-length texts comes from the draft: it was not tested"
-DRAWN_AGAIN = "Texts end more often than the target's rows say: what did not end was drawn again"
+DRAWN_AGAIN = "Texts end more often than the target's rows say: unfinished texts were resampled"
 _RIGHT_ENDS = "Texts end as the target's rows say"
 
 NOTHING_SAMPLED = "Nothing was sampled."
@@ -273,9 +273,9 @@ class TextEnds(Message):
 
 # --- greedy requests that are repeated behind another one ---
 
-NOTHING_REPEATED = "No greedy request came again behind another."
-FIRST_WRONG = "Greedy requests that come first do not get the target's best tokens."
-FIRST_TOO_CERTAIN = "Greedy requests that come first may have been drawn: their texts are too certain."
+NOTHING_REPEATED = "No greedy request was repeated behind another one."
+FIRST_WRONG = "The first greedy requests do not get the target's most probable tokens."
+FIRST_TOO_CERTAIN = "The first greedy requests may have been sampled: their texts are too certain."
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +285,10 @@ class GreedyRepeats(Message):
 
     def __str__(self) -> str:
         if not self.wrong:
-            return f"{self.later} greedy requests that begin as an earlier one does are right."
+            return f"{self.later} greedy requests that begin as an earlier one are right."
         return (
-            f"{self.wrong} of {self.later} greedy requests that begin as an earlier one does are wrong, "
-            "and no first one is: what was kept of another request answers them."
+            f"{self.wrong} of {self.later} greedy requests that begin as an earlier one are wrong, "
+            "and no first one is: cached state of another request answers them."
         )
 
 
@@ -350,7 +350,7 @@ class FarFromWeights(Message):
 
     def __str__(self) -> str:
         away = f"{self.nats:.3f} nats a token from the dequantised weights"
-        return f"{away}, and rounding may take {self.rounding:.3f}"
+        return f"{away}, and rounding explains {self.rounding:.3f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,16 +60,16 @@ WRONG_STATES: Final[Mapping[str, tuple[str, ...]]] = {
 """What is bet on of requests, and the laws, in equal parts, that stand for the rows of a wrong one."""
 
 WRITES_SECOND = "writes the second most probable token"
-COPIES = "writes earlier texts again"
+COPIES = "repeats earlier texts"
 
 # --- laws of emitted tokens ---
 
 LEAVES_TEMPERATURE_OUT = "leaves the temperature out"
 TEMPERATURE_TWICE = "applies the temperature twice"
 MOST_PROBABLE = "takes the most probable token"
-LEAVES_OUT_STOPS = "leaves out what ends a text"
-SHUNS_PRESENT = "shuns tokens that are there"
-REPEATS_PRESENT = "repeats tokens that are there"
+LEAVES_OUT_STOPS = "leaves stop tokens out"
+SHUNS_PRESENT = "avoids tokens that occurred before"
+REPEATS_PRESENT = "favours tokens that occurred before"
 PENALISES_TWICE = "penalises tokens of the running loop twice"
 ONE_TOKEN_SHORT = "cuts one token too many"
 MIN_P = "cuts by min-p"
@@ -141,7 +141,7 @@ CORRECTS_BY_BEST = "corrects by the most probable token"
 CORRECTS_HOTTER = "corrects at a higher temperature"
 CORRECTS_COLDER = "corrects at a lower temperature"
 WITHOUT_REJECTED = "leaves only the rejected token out"
-NEXT_ROW_OFF = "takes the row of the next sibling off"
+NEXT_ROW_OFF = "subtracts the row of the next sibling"
 NOT_NORMALISED = "tests siblings with rows that are not normalised"
 WITHDRAWS = "withdraws drafts that stayed short"
 
@@ -182,7 +182,7 @@ class NumbersReused(Message):
     source: str
 
     def __str__(self) -> str:
-        return f"uses the numbers of {self.source} again"
+        return f"reuses the random numbers of {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class NoiseReused(Message):
     source: str
 
     def __str__(self) -> str:
-        return f"uses the noise of {self.source} again"
+        return f"reuses the noise of {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +245,8 @@ STAKES = {
     "lenience": "drafts accepted too often",
     "power_0": "flatter than the target",
     "power_1": "sharper than the target",
-    "draft_favoured": "tokens that the draft likes too often",
-    "draft_shunned": "tokens that the draft likes too seldom",
+    "draft_favoured": "tokens that the draft favours, too often",
+    "draft_shunned": "tokens that the draft favours, too seldom",
     "transform": "ranks in other proportions",
     "impossible": "tokens of probability 0",
 }

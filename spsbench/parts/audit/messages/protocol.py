@@ -14,7 +14,7 @@ INVALID = "invalid answers"
 TOO_LONG = "more than was asked for"
 STOPS_IGNORED = "stop tokens that are ignored or swallowed"
 NOT_GREEDY = "another model, another prompt, a wrong greedy rule"
-SEED_REUSED = "a seed that is used again"
+SEED_REUSED = "a seed that is reused"
 COUNTS_CONTRADICT = "counts that contradict each other"
 
 ONE_TOKEN = "the greedy text repeats one token"
@@ -50,7 +50,7 @@ class SampledTexts(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths(Message):
+class TextLengths(Message):
     lengths: Sequence[int]
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class GreedyTokens(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Seeds(Message):
+class SeedTexts(Message):
     differ: bool
     repeats: bool
 
@@ -87,7 +87,7 @@ class Seeds(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts(Message):
+class ReportedCounts(Message):
     reported: Sequence[str]
 
     def __str__(self) -> str:

@@ -89,7 +89,7 @@ class ScoredAgain(Message):
 
     def __str__(self) -> str:
         same = f"Scored again: the same verdicts, log10 e-values within {max(self.apart, 1e-4):.2g}."
-        lost = f" {self.missing} requests have no text: they failed, or were taken out."
+        lost = f" {self.missing} requests have no text: they failed or were removed."
         return f"{same}{lost if self.missing else ''}"
 
 
@@ -108,7 +108,7 @@ class OtherEValues(Message):
     setting: str
 
     def __str__(self) -> str:
-        return f"{self.setting}: other e-values on the way"
+        return f"{self.setting}: other e-values"
 
 
 # --- a log ---

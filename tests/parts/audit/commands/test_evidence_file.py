@@ -222,9 +222,9 @@ def _of_sampling(name: str, value: Any) -> Callable[[Lines], None]:
         (_of_text("seed", "0"), True, 2, "request 1 has another seed than the audit's"),
         (_no_effort, True, 2, "is not whole: effort: Field required"),
         (_other_version, True, 2, "is evidence of version 99, and 1 is known"),
-        (_other_token, True, 4, "other e-values on the way"),
+        (_other_token, True, 4, "other e-values"),
         (_other_verdict, True, 4, "quiet, where the file says alarm"),
-        (_other_temperature, True, 4, "other e-values on the way"),
+        (_other_temperature, True, 4, "other e-values"),
     ],
 )
 def test_what_was_changed_is_refused(

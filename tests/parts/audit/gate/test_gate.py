@@ -77,7 +77,7 @@ FAULTS = {
     "bonus-from-draft": "not the target's distribution: K=2, T=1.5",
     "stale-cache": "not the target's distribution: K=2, T=1.5",
     "leaked-prompt": "not the target's distribution: K=2, T=1.5",
-    "reused-seed": "it uses the numbers of text 1 before again",
+    "reused-seed": "it reuses the random numbers of text 1 before",
     "drafts nothing": "A draft is loaded, and in",
     "accepts nothing": "No drafted token was accepted in",
     "counts too many": "more tokens are counted than the last loop can have",
