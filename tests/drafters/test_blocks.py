@@ -125,6 +125,9 @@ NAMES = [*FOLDERS, "assistant", "mtp-apart", "mtp-glm4-moe", "mtp-deepseek-v3:2"
 @pytest.mark.thorough_but(
     "plain-4-dspark-rnn", "nucleus-3-dflash2", "plain-4-mtp-glm4-moe", "plain-4-dflash]"
 )
+@pytest.mark.soak_but(
+    "pairs", "plain-4-dspark-rnn", "nucleus-3-dflash2", "plain-4-mtp-glm4-moe", "plain-4-dflash]"
+)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("k", [1, 3, 4, 7])
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -76,6 +76,7 @@ def law_error(scene: Scene) -> float:
 
 
 @pytest.mark.thorough_but("each")
+@pytest.mark.soak_but("each", "pairs")
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
 @pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
 @pytest.mark.parametrize("name", COPIES)

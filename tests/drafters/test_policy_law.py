@@ -41,6 +41,7 @@ def error(scene: Scene) -> float:
 
 
 @pytest.mark.thorough_but("each")
+@pytest.mark.soak_but("each", "pairs")
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(greedy=True)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])

@@ -66,6 +66,7 @@ def situations(
 
 
 @pytest.mark.thorough_but("each")
+@pytest.mark.soak_but("each", "pairs")
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("drafter", ["model", "lookup", "suffix", "bigram", "union", "union:of=suffix+ngram"])
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])

@@ -88,6 +88,7 @@ def apart(ours: dict[tuple[int, ...], float], theirs: dict[tuple[int, ...], floa
 
 
 @pytest.mark.thorough_but("each")
+@pytest.mark.soak_but("each", "pairs")
 @pytest.mark.parametrize("rule", CERTAIN)
 @pytest.mark.parametrize("branching", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", range(3))
@@ -106,6 +107,7 @@ def test_under_each_sampling(siblings: Siblings, sampling: SamplingParams) -> No
 
 
 @pytest.mark.thorough_but("each")
+@pytest.mark.soak_but("each", "pairs")
 @pytest.mark.parametrize("siblings", DRAWN)
 @pytest.mark.parametrize("branching", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", range(3))

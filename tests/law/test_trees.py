@@ -100,10 +100,12 @@ def is_the_targets(seed: int, branching: Sequence[int], rule: str, siblings: Sib
 
 
 @pytest.mark.thorough_but("[0-branching0", "[0-branching1")
+@pytest.mark.soak_but("[0-branching0", "[0-branching1", "pairs")
 @pytest.mark.parametrize(("rule", "siblings"), WITH)
 @pytest.mark.parametrize("branching", [(2,), (1, 1)])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_law_is_the_targets(seed: int, branching: Sequence[int], rule: str, siblings: Siblings) -> None:
+    """Of each rule and its siblings on two tables more in the test of a second enumeration."""
     is_the_targets(seed, branching, rule, siblings)
 
 

@@ -252,6 +252,7 @@ def test_a_rate_that_is_1_by_construction() -> None:
 
 
 @pytest.mark.thorough_but("each")
+@pytest.mark.soak_but("each", "pairs")
 @pytest.mark.parametrize("told", ["each", "totals", "not what it drafts"])
 @pytest.mark.parametrize("adapts", ["drawn", "as transformers", "below its confidence"])
 @pytest.mark.parametrize("rate", [0.6, 1.0])
