@@ -228,14 +228,9 @@ def stopping(summary: Summary) -> list[str]:
     halves = [relative_half_width(Speedup(**interval)) for interval in speedups]
     widths = tuple(sorted(width for width in halves if width is not None))
     sentences = []
-    if end["reason"] in ("precision", "budget") or (
-        end["reason"] == "prompts" and end["precision"] is not None
-    ):
+    if end["reason"] in ("precision", "budget") or (end["reason"] and end["precision"] is not None):
         more = more_prompts(summary["rows"], summary.get("data"))
-        stopped = said.RunStopped(
-            end["reason"], end["prompts"], end["pool"], end["budget_s"], end["precision"], widths, more
-        )
-        sentences.append(str(stopped))
+        sentences.append(str(said.RunStopped(end, widths, more)))
     if end["anytime"] and widths:
         sentences.append(said.ANYTIME)
     elif end["anytime"] and end["prompts"] < FEWEST:

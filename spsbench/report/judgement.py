@@ -19,7 +19,6 @@ from spsbench.stats.losslessness import ALARM, bounds, leakage_bound
 from spsbench.stats.messages import OfArm
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.store.summary_types import (
-    AdaptiveGain,
     ArmFactors,
     ArmLosslessness,
     Decisions,
@@ -80,7 +79,7 @@ def above_optimum(summary: Summary) -> list[str]:
 def sentences(summary: Summary) -> list[str]:
     """What a policy made of K, then why the fastest arm of each sampling is not faster."""
     lines = [
-        str(OfArm(each["sampling"], policy_gain(arm)))
+        str(OfArm(each["sampling"], lossless.PolicyAgainstFixedK(arm)))
         for each in summary.get("hindsight") or []
         for arm in each.get("adaptive", ())
     ]
@@ -92,10 +91,6 @@ def sentences(summary: Summary) -> list[str]:
     if ceiling and ceiling["regime"] == DISPATCH_BOUND:
         lines.append(str(lossless.WeightsInCache(bool(ceiling.get("cache_shared")))))
     return lines
-
-
-def policy_gain(arm: AdaptiveGain) -> lossless.PolicyAgainstFixedK:
-    return lossless.PolicyAgainstFixedK(arm["policy"], arm["ms_per_token"], arm["gain"], arm["fixed_k"])
 
 
 def fastest(summary: Summary) -> list[ArmFactors]:
@@ -157,10 +152,10 @@ def losslessness(summary: Summary) -> list[str]:
             evidence = arm["rescored"] or arm["self_consistency"]
             leakage = None if evidence is None else evidence["leakage"]
             found.append(lossless.LossyArm(full_name(arm), arm["verdict"] == "refuted", leakage))
-    return [*map(str, [*found, *_searches(searched)])]
+    return [*map(str, [*found, *searches(searched)])]
 
 
-def _searches(arms: list[ArmLosslessness]) -> Iterator[Message | str]:
+def searches(arms: list[ArmLosslessness]) -> Iterator[Message | str]:
     """For how many prompts speculative beam search found what exact beam search finds."""
     known = [facts for arm in arms if (facts := arm["beams"]) is not None]
     identities = [same for facts in known if (same := facts["identity"]) is not None]

@@ -11,6 +11,7 @@ from spsbench.base.messages import Message
 from spsbench.report import judgement, wording
 from spsbench.report.measured import series_name
 from spsbench.report.messages import speedups
+from spsbench.report.messages.losslessness import PolicyAgainstFixedK
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
 from spsbench.stats.conditions import contention_reasons, more_prompts
@@ -289,16 +290,8 @@ def hindsight(summary: Summary, run: Run) -> list[str]:
     """The bound on what a K per loop could gain."""
     lines: list[str] = []
     for found in summary.get("hindsight") or []:
-        bound = speedups.BestKInEveryLoop(
-            found["best_k"],
-            found["oracle_ms_per_token"],
-            found["fixed_ms_per_token"],
-            found["gain_bound"],
-            found["max_k"],
-            found["censored"],
-        )
-        lines.append(f"* {escape(found['sampling'])}: {bound}")
-        lines += [f"  * {escape(judgement.policy_gain(arm))}" for arm in found.get("adaptive", ())]
+        lines.append(f"* {escape(found['sampling'])}: {speedups.BestKInEveryLoop(found)}")
+        lines += [f"  * {escape(PolicyAgainstFixedK(arm))}" for arm in found.get("adaptive", ())]
     return paragraphs("## Hindsight, a bound", lines, speedups.HINDSIGHT_NOTE) if lines else []
 
 

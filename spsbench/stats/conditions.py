@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.base.messages import Message
 from spsbench.base.records import ELAPSED
+from spsbench.stats.losslessness import ALARM_Z
 from spsbench.stats.messages import OfArm, evidence, full_name, runs, timings
 from spsbench.stats.speedup import SEQUENCE, finished, matched_by
 from spsbench.store.schema import condition
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 FEW_PROMPTS = 20
 FEWEST_SEQUENCES, FEWEST_TOKENS, FAR, SLOW = 8, 8, 6.0, 1.5
-SUSPICIOUS_Z = 4.0
 
 
 def warnings(
@@ -97,7 +97,7 @@ def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[Mess
         first, second = row["speedup_halves"]
         yield runs.SpeedupDrifted(first, second, anytime)
     score = row["acceptance_z"]
-    if score is not None and abs(score) > SUSPICIOUS_Z:
+    if score is not None and abs(score) > ALARM_Z:
         yield runs.AcceptanceOfAnotherRule(evidence.AlphasDiffer(score))
 
 

@@ -273,8 +273,7 @@ def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> Judged:
     if same is None:
         verdict: Verdict = NO_EVIDENCE if scores is None else OK
         return verdict, [reasons_of.NOTHING_SAMPLED]
-    allowance = None if same["precise"] else same["allowance"]
-    return OK, [reasons_of.SearchesAgree(same["identical"], same["sequences"], same["rounding"], allowance)]
+    return OK, [reasons_of.SearchesAgree(same)]
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:

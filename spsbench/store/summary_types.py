@@ -37,7 +37,7 @@ class Estimate(MetricInterval):
 
 
 class AcceptanceNames(TypedDict):
-    """Acceptance under each of its names, see ``spsbench.stats.acceptance.LEGEND``; lists over j = 1..K."""
+    """Acceptance under each of its names, see ``spsbench.stats.messages.LEGEND``; lists over j = 1..K."""
 
     r_prime: float
     mean_acceptance_length: float

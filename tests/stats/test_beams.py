@@ -68,7 +68,7 @@ def test_the_same_hypotheses_and_scores_are_ok() -> None:
     assert sps["beams"]["identity"] == counts | {"allowance": pytest.approx(4e-4), "precise": True}
     assert sps["beams"]["scores"] == {"sequences": 2, "largest_difference": 0.0, "contradicted": 0}
     assert sps["bound"] is None is sps["rescored"] is sps["decisions"]
-    (sentence,) = searches([sps])
+    (sentence,) = map(str, searches([sps]))
     assert "identical on all 2 prompts (hypotheses and scores). " in sentence
 
 
@@ -79,7 +79,7 @@ def test_another_hypothesis_is_an_alarm_unless_a_choice_was_within_rounding() ->
     found = judged(frame(FOUND, FOUND), frame(FOUND, OTHER))
     assert found["verdict"] == "alarm"
     assert found["arms"][1]["reasons"] == ["1 of 2 searches found other hypotheses or scores"]
-    assert "1 of 2 prompts; 0 differ within rounding, 1 beyond it" in searches([found["arms"][1]])[0]
+    assert "1 of 2 prompts; 0 differ within rounding, 1 beyond it" in str(*searches([found["arms"][1]]))
     close = judged(frame(FOUND, FOUND), frame(FOUND, OTHER, closest=1e-5))
     assert close["verdict"] == "ok"
     assert close["arms"][1]["beams"]["identity"]["rounding"] == 1
@@ -96,7 +96,7 @@ def test_identity_in_16_bit_is_called_weak_evidence() -> None:
     found = judged(frame(FOUND), frame(FOUND), "bfloat16")
     (reason,) = found["arms"][1]["reasons"]
     assert reason.endswith("in 1 of 1; weak evidence, 0.1 nats count as rounding")
-    (sentence,) = searches([found["arms"][1]])
+    (sentence,) = map(str, searches([found["arms"][1]]))
     assert "weak evidence: in 16 bit up to 0.1 nats count as rounding." in sentence
 
 
@@ -121,7 +121,7 @@ def test_hypotheses_that_change_places_are_rounding_only_where_their_scores_are_
     assert found["verdict"] == "ok"
     identity = found["arms"][1]["beams"]["identity"]
     assert (identity["identical"], identity["rounding"], identity["contradicted"]) == (1, 1, 0)
-    assert "1 of 2 prompts; 1 differ within rounding, 0 beyond it" in searches([found["arms"][1]])[0]
+    assert "1 of 2 prompts; 1 differ within rounding, 0 beyond it" in str(*searches([found["arms"][1]]))
     far = judged(frame(FOUND), frame(dict(reversed(FOUND.items())), closest=0.0))
     assert far["verdict"] == "alarm"
     equal = dict.fromkeys(FOUND, -2.0)
@@ -139,7 +139,7 @@ def test_without_exact_beam_search_there_is_no_evidence() -> None:
     found = judged(None, frame(FOUND))
     assert found["verdict"] == "no evidence"
     assert found["arms"][0]["reasons"] == ["no exact beam search beside it: --arms ars,sps"]
-    assert "exact beam search was not run" in searches(found["arms"])[0]
+    assert "exact beam search was not run" in str(*searches(found["arms"]))
 
 
 def test_prompts_that_both_finished_are_compared() -> None:

@@ -17,6 +17,7 @@ from spsbench.report.measured import Measured, Series
 from spsbench.report.messages import figures as captions
 from spsbench.report.results import batch_sizes, surface_title
 from spsbench.report.wording import full_name, milliseconds, phase_ms, printable, speedup
+from spsbench.stats.latency import FEWEST_FOR_P99
 from spsbench.stats.predict.costs import one_launch
 from spsbench.store.summary_types import ArmPrediction, ArmRow, LoopLine, RatioInterval, Surface
 
@@ -550,7 +551,6 @@ def _replayed(measured: Measured, series: Series) -> list[ArmPrediction]:
 # --- sequences and prompts ---
 
 PERCENTILES: dict[int, Any] = {50: "-", 90: _DASHED, 99: _DOTTED}
-_FEW_FOR_P99 = 100
 
 
 def tails(measured: Measured) -> Drawing:
@@ -573,7 +573,7 @@ def tails(measured: Measured) -> Drawing:
             keys.append(style.patch(series.label, color=_look(measured, series)["color"]))
     style.legend(figure, keys)
     caption = captions.TailPercentiles(
-        measured.fixed_length, sweep, fewest if fewest < _FEW_FOR_P99 else None
+        measured.fixed_length, sweep, fewest if fewest < FEWEST_FOR_P99 else None
     )
     return Drawing("tails", captions.TAILS_TITLE, str(caption), figure)
 

@@ -11,7 +11,7 @@ from spsbench.report.wording import NOTHING, counted
 from spsbench.stats.losslessness import bounds
 from spsbench.stats.messages import percent
 from spsbench.stats.messages.evidence import UNBOUNDED
-from spsbench.store.summary_types import Leakage, RatioInterval
+from spsbench.store.summary_types import AdaptiveGain, Leakage
 
 LEAKAGE = "the share of tokens that follow the draft instead of the target"
 """What leakage is, where it first stands."""
@@ -106,15 +106,13 @@ class WeightsInCache(Message):
 class PolicyAgainstFixedK(Message):
     """What a policy made of K, over the fastest fixed K."""
 
-    policy: str
-    ms_per_token: float
-    gain: RatioInterval
-    fixed_k: int
+    arm: AdaptiveGain
 
     def __str__(self) -> str:
+        arm = self.arm
         return (
-            f"{self.policy} took {wording.milliseconds(self.ms_per_token)} ms/token: "
-            f"{wording.speedup(self.gain)} as fast as the fastest fixed K, K={self.fixed_k}."
+            f"{arm['policy']} took {wording.milliseconds(arm['ms_per_token'])} ms/token: "
+            f"{wording.speedup(arm['gain'])} as fast as the fastest fixed K, K={arm['fixed_k']}."
         )
 
 

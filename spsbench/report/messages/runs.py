@@ -13,7 +13,7 @@ from spsbench.report import wording
 from spsbench.report.wording import milliseconds
 from spsbench.stats.anytime import FEWEST
 from spsbench.stats.messages import percent, significant
-from spsbench.store.summary_types import Energy, PaysUpTo
+from spsbench.store.summary_types import Energy, PaysUpTo, Stopping
 
 NOTHING_MEASURED = "Nothing was measured."
 
@@ -56,17 +56,11 @@ class RunStopped(Message):
     """Why a run ended, and how well speedups are known.
 
     Attributes:
-        reason: ``precision``, ``budget`` or ``prompts``.
-        precision: asked for; None where none was.
         widths: half-widths of the speedups, smallest first; empty without an interval.
         more: how to get more prompts.
     """
 
-    reason: str
-    prompts: int
-    pool: int
-    budget_s: float | None
-    precision: float | None
+    end: Stopping
     widths: tuple[float, ...]
     more: str
 
@@ -75,14 +69,15 @@ class RunStopped(Message):
         known = f"the speedup is known to {shown[0]}" if shown else ""
         if len(shown) > 1:
             known = f"the narrowest speedup is known to {shown[0]}, the widest to {shown[-1]}"
-        so_many = f"{self.prompts} of {self.pool} prompts"
-        wish = "" if self.precision is None else f", asked was ±{percent(self.precision)}"
+        end = self.end
+        so_many = f"{end['prompts']} of {end['pool']} prompts"
+        wish = "" if end["precision"] is None else f", asked was ±{percent(end['precision'])}"
         narrow = f": {known}{wish}." if known else f"{wish}."
-        if self.reason == "precision":
+        if end["reason"] == "precision":
             return f"Stopped after {so_many}{narrow}"
-        if self.reason == "budget":
-            return f"Budget of {self.budget_s:g} s reached after {so_many}{narrow}"
-        return f"All {self.prompts} prompts were run: {known or 'there is no interval'}{wish}. {self.more}."
+        if end["reason"] == "budget":
+            return f"Budget of {end['budget_s']:g} s reached after {so_many}{narrow}"
+        return f"All {end['prompts']} prompts were run: {known or 'there is no interval'}{wish}. {self.more}."
 
 
 ANYTIME = (

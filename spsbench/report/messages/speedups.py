@@ -8,8 +8,9 @@ from spsbench.base.messages import Message
 from spsbench.report import wording
 from spsbench.report.messages.losslessness import share
 from spsbench.report.wording import counted, milliseconds, percent, speedup
+from spsbench.stats.latency import FEWEST_FOR_P99
 from spsbench.stats.predict import FEWEST_PROMPTS
-from spsbench.store.summary_types import BreakEven, LoopLine, Outcome, RatioInterval
+from spsbench.store.summary_types import BreakEven, Hindsight, LoopLine, Outcome, RatioInterval
 
 # --- verdicts ---
 
@@ -319,25 +320,18 @@ class BandwidthMeasured(Message):
 
 @dataclass(frozen=True, slots=True)
 class BestKInEveryLoop(Message):
-    """What the right K in every loop would have gained over the best fixed one, for K up to ``max_k``.
+    """What the right K in every loop would have gained over the best fixed one."""
 
-    ``censored``: share of loops in which that would have been more.
-    """
-
-    best_k: int
-    oracle_ms_per_token: float
-    fixed_ms_per_token: float
-    gain_bound: float
-    max_k: int
-    censored: float
+    found: Hindsight
 
     def __str__(self) -> str:
-        fixed = "ArS" if self.best_k == 0 else f"the best fixed K={self.best_k}"
+        found = self.found
+        fixed = "ArS" if found["best_k"] == 0 else f"the best fixed K={found['best_k']}"
         return (
             "the right K in every loop, known only afterwards, would have taken "
-            f"{milliseconds(self.oracle_ms_per_token)} ms/token against "
-            f"{milliseconds(self.fixed_ms_per_token)} for {fixed}: at most {self.gain_bound:.2f}x faster, "
-            f"for K up to {self.max_k} (reached in {percent(self.censored)} of its loops)."
+            f"{milliseconds(found['oracle_ms_per_token'])} ms/token against "
+            f"{milliseconds(found['fixed_ms_per_token'])} for {fixed}: at most {found['gain_bound']:.2f}x "
+            f"faster, for K up to {found['max_k']} (reached in {percent(found['censored'])} of its loops)."
         )
 
 
@@ -346,5 +340,5 @@ TAILS_NOTE = (
     "Until N tokens: to the end of the loop that brings the N-th, over sequences that have so many. The "
     "paper's clock gives every loop the arm's mean loop time, so that its deviation comes from loop counts."
 )
-FEW_FOR_P99 = "With fewer than 100 sequences P99 is nearly the slowest."
+FEW_FOR_P99 = f"With fewer than {FEWEST_FOR_P99} sequences P99 is nearly the slowest."
 POSITIONS_NOTE = "`mean_acceptance_length` of the loops that began at these output tokens (how many)."

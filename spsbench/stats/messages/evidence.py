@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 from spsbench.stats.messages import listed
+from spsbench.store.summary_types import BeamIdentity
 
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
 NOTHING_RECORDED = "no evidence was recorded"
@@ -148,19 +149,17 @@ class LogProbabilitiesContradicted(Message):
 
 @dataclass(frozen=True, slots=True)
 class SearchesAgree(Message):
-    """With exact beam search; ``allowance``: in nats what counts as rounding, where that is not little."""
+    """With exact beam search."""
 
-    identical: int
-    searches: int
-    rounding: int
-    allowance: float | None
+    same: BeamIdentity
 
     def __str__(self) -> str:
-        text = f"hypotheses and scores of exact beam search in {self.identical} of {self.searches}"
-        text += f", {self.rounding} more within rounding" if self.rounding else ""
-        if self.allowance is None:
+        same = self.same
+        text = f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}"
+        text += f", {same['rounding']} more within rounding" if same["rounding"] else ""
+        if same["precise"]:
             return text
-        return f"{text}; weak evidence, {self.allowance:.2g} nats count as rounding"
+        return f"{text}; weak evidence, {same['allowance']:.2g} nats count as rounding"
 
 
 # --- parity ---
