@@ -176,4 +176,4 @@ def test_what_was_measured_stays_where_reading_again_fails(
     arms = json.loads((directory / "summary.json").read_text())["losslessness"]["arms"]
     assert sum(arm["unread"] for arm in arms) == 2
     assert not all(arm["decisions"]["exact"] for arm in arms)
-    assert "2 sequences could not be read again: the times stand" in " ".join(result.out.split())
+    assert "2 sequences could not be read again: their times count" in " ".join(result.out.split())

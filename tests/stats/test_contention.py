@@ -133,7 +133,9 @@ def test_of_ars_alone_no_verdict_is_asked() -> None:
     assert (times_label(busy), times_label(quiet), disturbance(quiet)) == ("disturbed", "clean", None)
     assert type(disturbance(busy)) is ContentionIncluded
     sentence = str(disturbance(busy))
-    assert sentence.startswith("Disturbed: CPU contention took 70% of the time measured, and ms/token holds")
+    assert sentence.startswith(
+        "Disturbed: CPU contention took 70% of the time measured, and ms/token includes"
+    )
     assert "--remeasure" in sentence
     assert "UNDECIDED" not in render(busy, {})
     assert len(gate_failures(busy, "untrusted")) == 1

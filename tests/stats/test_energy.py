@@ -141,7 +141,7 @@ def test_reports_show_joules_where_there_are_some_and_one_line_elsewhere(arms: t
         assert "J/token [95%]" in said
         assert f"{ratio['ratio']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]" in said
         assert "Energy by RAPL (package-0, dram), around each sequence with its prefill" in said
-        assert "what idles and what others of the machine draw" in said
+        assert "idle power and what other processes use" in said
         assert "The counter moves every 1 ms" in said
     assert "Energy: not known (no RAPL counters)." in render(absent, {})
     assert "J/token" not in render(absent, {}) + _shown(absent) + render(before, {})

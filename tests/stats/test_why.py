@@ -139,7 +139,7 @@ def test_the_share_of_each_does_not_hang_on_where_a_graph_ends() -> None:
 def test_the_report_says_that_a_graph_judged() -> None:
     summary, apart = _in_graphs(IN_GRAPHS["of SpS"])
     said = " ".join(text for part in markdown(summary, {}) for text in part)
-    assert "`verify` of SpS (K=4), nucleus holds the warping too" in said
+    assert "`verify` of SpS (K=4), nucleus includes the warping" in said
     assert "| verifying and judging K+1 tokens against one target step with its draw | " in said
     assert "a target step is the forward and the draw of an ArS step together" in said
     plain = " ".join(text for part in markdown(apart, {}) for text in part)

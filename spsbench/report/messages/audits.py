@@ -115,7 +115,7 @@ class ComparedWithConvention(Message):
     law: str
 
     def __str__(self) -> str:
-        return f"Held against what the plain texts follow: {self.law}."
+        return f"Compared with the law that the plain texts follow: {self.law}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class ComparedWithPlain(Message):
 
     def __str__(self) -> str:
         pairs = counted(self.pairs, "pair")
-        return f"Held against the plain texts: {pairs}, e-value 10^{self.log10_e_value:z.1f}."
+        return f"Compared with the plain texts: {pairs}, e-value 10^{self.log10_e_value:z.1f}."
 
 
 @dataclass(frozen=True, slots=True)

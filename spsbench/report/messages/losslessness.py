@@ -158,7 +158,7 @@ class SequencesUnread(Message):
 
     def __str__(self) -> str:
         counts = counted(self.count, "sequence")
-        return f"{counts} could not be read again: the times stand, the journal says why."
+        return f"{counts} could not be read again: their times count, the journal has the errors."
 
 
 @dataclass(frozen=True, slots=True)

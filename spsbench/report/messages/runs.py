@@ -176,11 +176,11 @@ class ForwardHoldsDraws(Message):
     arms: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        holds = "holds the warping too, and of ArS the draw: a CUDA graph does them with the forward."
+        includes = "includes the warping, and of ArS the draw: a CUDA graph does them with the forward."
         if not self.arms:
-            return f"`verify` {holds}"
+            return f"`verify` {includes}"
         return (
-            f"`verify` of {', '.join(self.arms)} {holds} Of the other arms compare `verify` and `sample` "
+            f"`verify` of {', '.join(self.arms)} {includes} Of the other arms compare `verify` and `sample` "
             "together with these two of a graph."
         )
 
@@ -241,8 +241,8 @@ class EnergyCounted(Message):
         step, length = self.energy["update_s"], self.energy["mean_sequence_s"]
         text = (
             f"Energy by {self.energy['source']}, around each sequence with its prefill: its counterpart "
-            "among the times is the end-to-end speedup. It includes what idles and what others of the "
-            "machine draw."
+            "among the times is the end-to-end speedup. It includes idle power and what other "
+            "processes use."
         )
         if step is None or length is None:
             return text

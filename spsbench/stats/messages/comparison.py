@@ -116,7 +116,7 @@ class ContentionHeld(Message):
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"intervals hold {contention_named(self.reasons)} of {self.run}: {'; '.join(self.reasons)}"
+        return f"intervals include {contention_named(self.reasons)} of {self.run}: {'; '.join(self.reasons)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class ContentionIncluded(Message):
         return f"{self.purpose}: {again} --remeasure 10min, when less else runs."
 
     def __str__(self) -> str:
-        return f"Disturbed: {self._contention}, and ms/token holds all of it. {self._remedy}"
+        return f"Disturbed: {self._contention}, and ms/token includes all of it. {self._remedy}"
 
 
 @dataclass(frozen=True, slots=True)
