@@ -31,7 +31,7 @@ def measure_load(options: RunOptions) -> None:
 
     from spsbench.base import describe_environment, write_json, write_text
     from spsbench.parts.load.measure import measure
-    from spsbench.parts.load.summary import page, sentences, summarised, table, waves_of
+    from spsbench.parts.load.summary import conclusions, page, summarised, table, waves_of
     from spsbench.runner import plan, require_decoder
 
     ready = plan(config, loads=False)
@@ -55,7 +55,7 @@ def measure_load(options: RunOptions) -> None:
     write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
     present(
         lambda: summary,
-        lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
+        lambda: Group(table(loaded).as_rich(), "", *map(str, conclusions(loaded))),
         json=options.json,
         quiet=quiet,
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from spsbench.base import Described, Floats, Interval
+from spsbench.parts.external.dialects import CHAT_ALONE
 from spsbench.parts.external.messages import CHAT_ALONE
+from spsbench.parts.load import messages as says
 from spsbench.parts.load.measure import Loaded, LoadWave
 from spsbench.report import NOTHING, Heading, Table, escape, interval, left, milliseconds, percent, right
-from spsbench.stats import finite, plain, pooled_interval, pooled_ratio
+from spsbench.stats import Floats, plain, pooled_interval, pooled_ratio
 from spsbench.stats import pays_up_to as crossed
 
 FORMAT = 1
@@ -224,109 +226,63 @@ def _pair(percentiles: Mapping[str, float]) -> str:
     )
 
 
-def sentences(loaded: Loaded) -> list[str]:
-    """Return what the table says, and which server is which."""
-    lines = []
-    crossing = pays_up_to(loaded.waves)
-    if crossing is not None:
-        concurrencies = sorted({wave.concurrency for wave in loaded.waves})
-        point, *ends = (
-            _end(value, concurrencies) for value in (crossing.estimate, crossing.low, crossing.high)
-        )
-        between = "" if crossing.low is None else f" [{', '.join(ends)}]"
-        lines.append(f"Speculation pays up to this many in flight: {point}{between}.")
+def conclusions(loaded: Loaded) -> Iterator[object]:
+    """What the table says, and which server is which."""
+    if (crossing := pays_up_to(loaded.waves)) is not None:
+        concurrencies = [wave.concurrency for wave in loaded.waves]
+        yield says.PaysUpTo(crossing, min(concurrencies), max(concurrencies))
+    servers = len(loaded.names)
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
-        lines.append(
-            f"{_server_name(place, len(loaded.names))}: {name}, {described.engine} {described.version}."
-        )
-        lines += [limit for limit in described.limits if limit == CHAT_ALONE]
-    lines.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
+        yield says.ServerMeasured(_server_name(place, servers), name, described.engine, described.version)
+        yield from (limit for limit in described.limits if limit == CHAT_ALONE)
+    yield says.WHAT_TIMES_ARE
     load_rows = rows(loaded.waves, loaded.described)
-    lines += _repeated(load_rows, len(loaded.names)) + _thoughts(load_rows, len(loaded.names))
-    if unstreamed := sum(row.unstreamed for row in load_rows):
-        lines.append(
-            f"{unstreamed:,} tokens were counted and not streamed, such as a hidden thought: tok/s and TPOT "
-            "are without them, TTFT has their time."
-        )
-    failed = sum(row.failed for row in load_rows)
-    again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
-    if again:
-        lines.append(
-            f"{again} answers without a count of tokens, or with one below that of events with text: their "
-            "text was tokenized again."
-        )
-    wrong = sum(reading.is_contradicted for wave in loaded.waves for reading in wave.answered)
-    if wrong:
-        lines.append(
-            f"{wrong} answers count more draft tokens kept than proposed: their counts are left out of kept."
-        )
+    yield from _of_prompts_and_thoughts(load_rows, servers)
+    answered = [reading for wave in loaded.waves for reading in wave.answered]
+    for count, message in (
+        (sum(row.unstreamed for row in load_rows), says.TokensNotStreamed),
+        (sum(reading.retokenised for reading in answered), says.AnswersRetokenised),
+        (sum(reading.is_contradicted for reading in answered), says.CountsContradict),
+    ):
+        if count:
+            yield message(count)
     if loaded.ended is not None:
-        lines.append(f"The measurement ended early: {loaded.ended}")
-    if failed:
-        lines.append(f"{failed} requests failed; their tokens are not counted.")
-    return lines
+        yield says.EndedEarly(loaded.ended)
+    if failed := sum(row.failed for row in load_rows):
+        yield says.RequestsFailed(failed)
 
 
-def _thoughts(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
-    """Say of each server how many answers begin with a thought, and when the answer itself begins."""
-    lines = []
+def _of_prompts_and_thoughts(load_rows: Sequence[LoadRow], servers: int) -> Iterator[object]:
     for server in range(servers):
-        of = [row for row in load_rows if row.server == server and row.thoughts]
-        if not of:
-            continue
-        thoughts, tokens = sum(row.thoughts for row in of), sum(row.thought_tokens for row in of)
-        answered = sum(row.requests - row.failed for row in load_rows if row.server == server)
-        took = _medians_by_concurrency((row.concurrency, row.answer_ttft_ms) for row in of)
-        first = f" The first token of the answer came after {took} in flight, median." if took else ""
-        lines.append(
-            f"{_server_name(server, servers)}: {thoughts} of {answered} answers begin with a thought, {tokens:,} "
-            f"tokens in all, from which TTFT is taken.{first or ' None of them has an answer.'}"
-        )
-    return lines
-
-
-def _repeated(load_rows: Sequence[LoadRow], servers: int) -> list[str]:
-    """Say of each server how often it was asked what it had read before, and what that took."""
-    lines = []
+        if of := [row for row in load_rows if row.server == server and row.again]:
+            cached = [row.cached_tokens for row in of if row.cached_tokens is not None]
+            yield says.PromptsCameBefore(
+                _server_name(server, servers),
+                sum(row.again for row in of),
+                sum(row.requests for row in of),
+                sum(cached) if cached else None,
+                {row.concurrency: row.ttft_again_ms["p50"] for row in of if row.ttft_again_ms},
+            )
     for server in range(servers):
-        of = [row for row in load_rows if row.server == server and row.again]
-        if not of:
-            continue
-        again, requests = sum(row.again for row in of), sum(row.requests for row in of)
-        told = [row.cached_tokens for row in of if row.cached_tokens is not None]
-        cached = f"; it says that {sum(told):,} tokens of prompts came from its cache" if told else ""
-        took = _medians_by_concurrency((row.concurrency, row.ttft_again_ms) for row in of)
-        apart = f" Their TTFT, median, {took} in flight, is not in the table." if took else ""
-        lines.append(
-            f"{_server_name(server, servers)}: the prompts of {again} of {requests} requests had come before, and "
-            f"its prefix cache may have kept them{cached}.{apart}"
-        )
-    return lines
-
-
-def _medians_by_concurrency(times_ms: Iterable[tuple[int, Mapping[str, float]]]) -> str:
-    return ", ".join(f"{milliseconds(own['p50'])} ms at {at}" for at, own in times_ms if own)
-
-
-def _end(value: float | None, concurrencies: Sequence[int]) -> str:
-    if value == 0:
-        return f"below {concurrencies[0]}"
-    number = finite(value)
-    return f"above {concurrencies[-1]}" if number is None else f"{number:.1f}"
+        if of := [row for row in load_rows if row.server == server and row.thoughts]:
+            yield says.Thoughts(
+                _server_name(server, servers),
+                sum(row.thoughts for row in of),
+                sum(row.requests - row.failed for row in load_rows if row.server == server),
+                sum(row.thought_tokens for row in of),
+                {row.concurrency: row.answer_ttft_ms["p50"] for row in of if row.answer_ttft_ms},
+            )
 
 
 def page(loaded: Loaded, title: str) -> str:
     """Return the content of ``load.md``."""
     lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
-    lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
+    lines += [f"* {escape(sentence)}" for sentence in conclusions(loaded)]
     lines += [
         f"* {_server_name(place, len(loaded.names))}: {escape(limit)}"
         for place, described in enumerate(loaded.described)
         for limit in described.limits
         if limit != CHAT_ALONE
     ]
-    lines += [
-        "* Tokens a second count while so many requests were in flight; intervals are over waves of the same "
-        "prompts. Kept: of the draft tokens proposed."
-    ]
+    lines.append(f"* {says.WHAT_RATES_ARE}")
     return "\n".join(lines) + "\n"
