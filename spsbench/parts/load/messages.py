@@ -25,7 +25,7 @@ def _told(medians_ms: Medians) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PaysUpTo(Message):
+class PaysUpToConcurrency(Message):
     """A number of requests in flight, of those from ``least`` to ``most`` that were measured."""
 
     crossing: Interval
@@ -139,7 +139,7 @@ class EndedEarly(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestsFailed(Message):
+class RequestsNotCounted(Message):
     requests: int
 
     def __str__(self) -> str:

@@ -230,7 +230,7 @@ def conclusions(loaded: Loaded) -> Iterator[object]:
     """What the table says, and which server is which."""
     if (crossing := pays_up_to(loaded.waves)) is not None:
         concurrencies = [wave.concurrency for wave in loaded.waves]
-        yield says.PaysUpTo(crossing, min(concurrencies), max(concurrencies))
+        yield says.PaysUpToConcurrency(crossing, min(concurrencies), max(concurrencies))
     servers = len(loaded.names)
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
         yield says.ServerMeasured(_server_name(place, servers), name, described.engine, described.version)
@@ -249,7 +249,7 @@ def conclusions(loaded: Loaded) -> Iterator[object]:
     if loaded.ended is not None:
         yield says.EndedEarly(loaded.ended)
     if failed := sum(row.failed for row in load_rows):
-        yield says.RequestsFailed(failed)
+        yield says.RequestsNotCounted(failed)
 
 
 def _of_prompts_and_thoughts(load_rows: Sequence[LoadRow], servers: int) -> Iterator[object]:

@@ -214,7 +214,7 @@ def _acceptance_of_alpha(alpha: str | None) -> SyntheticAcceptance | None:
 
 
 @dataclass(frozen=True)
-class _Models:
+class _Loadable:
     """Two models that can be loaded; ``load`` takes a role, threads and, for the draft, the target."""
 
     names: Mapping[str, str]
@@ -226,7 +226,7 @@ class _Models:
     load: Callable[[str, int | None, CausalLM | None], CausalLM]
 
 
-def _named_pair(wanted: BenchOptions, settings: BenchConfig, device: torch.device) -> _Models:
+def _named_pair(wanted: BenchOptions, settings: BenchConfig, device: torch.device) -> _Loadable:
     from spsbench.config import chosen_backend
     from spsbench.models import fetch_weights, find_pair, load, pair_backend, require_memory, weight_bytes
 
@@ -246,7 +246,7 @@ def _named_pair(wanted: BenchOptions, settings: BenchConfig, device: torch.devic
 
     names = {role: model.name for role, model in models.items()}
     configs = [model.config for model in models.values()]
-    return _Models(names, configs, sizes, dtype, backend, fallback, loaded)
+    return _Loadable(names, configs, sizes, dtype, backend, fallback, loaded)
 
 
 def _pair(wanted: BenchOptions) -> PairConfig:
@@ -288,7 +288,7 @@ def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
 
 def _random_models(
     names: tuple[str, str], wanted: BenchOptions, settings: BenchConfig, device: torch.device
-) -> _Models:
+) -> _Loadable:
     from spsbench.config import chosen_backend
     from spsbench.models import (
         choose_backend,
@@ -320,7 +320,7 @@ def _random_models(
         return random_model(configuration, dtype, device, shared, backend, threads, settings.seed)
 
     sizes = [weights_bytes(config, dtype) for config in configs]
-    return _Models(dict(zip(roles, names, strict=True)), configs, sizes, dtype, backend, fallback, loaded)
+    return _Loadable(dict(zip(roles, names, strict=True)), configs, sizes, dtype, backend, fallback, loaded)
 
 
 def _require_window(window: int, settings: BenchConfig, *, apart: bool) -> None:
@@ -339,7 +339,7 @@ def _require_window(window: int, settings: BenchConfig, *, apart: bool) -> None:
         )
 
 
-def _require_context_fits(models: _Models, settings: BenchConfig, device: torch.device) -> None:
+def _require_context_fits(models: _Loadable, settings: BenchConfig, device: torch.device) -> None:
     import torch
 
     from spsbench.config import ONNXRUNTIME

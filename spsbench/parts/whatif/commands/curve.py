@@ -125,7 +125,7 @@ def _conclusions(curve: AcceptanceCurve) -> Iterator[object]:
     if curve.correlation:
         yield says.Autocorrelation(curve.correlation)
     if curve.needed is None:
-        yield says.TooFewPrompts(curve.prompts)
+        yield says.NoIntervalOverPrompts(curve.prompts)
     else:
         yield says.PromptsNeeded(WITHIN, curve.needed)
     if curve.heaviest > _HEAVY:

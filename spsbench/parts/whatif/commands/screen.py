@@ -104,7 +104,11 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: TimeSource | Non
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     break_evens = _break_evens(study.forecasts)
     return Group(
-        str(replay_says.Replayed(written.label, written.sampling_name, len(written.texts), written.tokens)),
+        str(
+            replay_says.TextsReplayed(
+                written.label, written.sampling_name, len(written.texts), written.tokens
+            )
+        ),
         "",
         _table_by_group([left(), *map(right, titles)], rows).as_rich(),
         *(part for curve in curves for part in _policies_of_drafter(curve)),
@@ -147,14 +151,14 @@ def _times(predicted: Predicted | None) -> list[str]:
 
 def _break_evens(forecasts: Sequence[DrafterForecast]) -> list[str]:
     """From which alpha on each drafter gains, at its fastest K."""
-    best: dict[str, tuple[float, replay_says.BreakEven]] = {}
+    best: dict[str, tuple[float, replay_says.GainsFrom]] = {}
     for forecast in forecasts:
         even = forecast.even
         if forecast.timed is not None and even is not None:
             taken_s = forecast.timed.mean_s()
             name = forecast.label
             if name not in best or taken_s < best[name][0]:
-                at = replay_says.BreakEven(name, forecast.k, even.cost, even.alpha, even.c, even.c_allowed)
+                at = replay_says.GainsFrom(name, forecast.k, even.cost, even.alpha, even.c, even.c_allowed)
                 best[name] = taken_s, at
     return [str(even) for _, even in best.values()]
 
@@ -275,7 +279,7 @@ def _conclusions(advice: Advice, checks: Sequence[Check], use: Check) -> Iterato
         yield advice_says.WithoutBlock(advice.plain.name, advice.plain.slower)
     yield from _reading_again([] if chosen.forecast is None else [chosen.forecast])
     if advice.too_large:
-        yield advice_says.TooLarge(advice.too_large)
+        yield advice_says.CellsTooLarge(advice.too_large)
 
 
 def _live_runs(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[object]:

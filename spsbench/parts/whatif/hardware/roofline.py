@@ -20,18 +20,18 @@ Models = tuple[Decoder, Decoder]
 """Target and draft."""
 
 
-class _Row(BaseModel):
+class _Figures(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Peak(_Row):
+class Peak(_Figures):
     bandwidth: PositiveFloat
     flops: PositiveFloat
     memory: PositiveFloat
     source: str = Field(min_length=10)
 
 
-class Figure(_Row):
+class Figure(_Figures):
     low: NonNegativeFloat
     typical: PositiveFloat
     high: PositiveFloat
@@ -46,7 +46,7 @@ class Figure(_Row):
         return self
 
 
-class Accelerator(_Row):
+class Accelerator(_Figures):
     """One row of accelerators.yaml, which says what its figures are."""
 
     title: str

@@ -130,7 +130,7 @@ class WithoutBlock(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TooLarge(Message):
+class CellsTooLarge(Message):
     names: Sequence[str]
 
     def __str__(self) -> str:

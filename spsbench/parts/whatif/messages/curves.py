@@ -56,7 +56,7 @@ class Autocorrelation(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TooFewPrompts(Message):
+class NoIntervalOverPrompts(Message):
     prompts: int
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ class ForwardsElsewhere(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed(Message):
+class TextsReplayed(Message):
     label: str
     sampling: str
     texts: int
@@ -49,7 +49,7 @@ class CurveOfTexts(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class BreakEven(Message):
+class GainsFrom(Message):
     """Of one cell; costs are in ArS steps, ``c`` that of drafting a token."""
 
     name: str

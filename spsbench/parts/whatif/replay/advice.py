@@ -257,7 +257,8 @@ class Readings:
     def study(self, written: Written) -> Study:
         """Return the study of what was read and timed; every text has been read."""
         steps = StepTimes([timed for _, _, timed in self._counting()], self._ends, self._readers)
-        return study(written, self._replayed_by_drafter(written.texts), self._ks, times=steps)
+        replayed = self._replayed_by_drafter(written.texts)
+        return study(written, replayed, self._ks, (MODIFIED_REJECTION,), steps)
 
     def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
         row = {"of": of, "key": list(key), "seconds": seconds, **content}

@@ -22,7 +22,7 @@ _FLAG = "--times"
 _REMEDY = "Give what `spsbench bench --json` printed for these models, with every K."
 
 
-class _Model(BaseModel):
+class _BenchedModel(BaseModel):
     name: str
     parameters: int
 
@@ -35,8 +35,8 @@ class _Rounds(BaseModel):
 class _Bench(BaseModel):
     """What is used of the output of ``bench --json``."""
 
-    target: _Model
-    draft: _Model
+    target: _BenchedModel
+    draft: _BenchedModel
     device: str
     context: int = Field(ge=1)
     rounds: dict[str, _Rounds]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.base import MODIFIED_REJECTION, Spec
+from spsbench.base import Spec
 from spsbench.parts.whatif.bench.turns import budgeted_rounds
 from spsbench.parts.whatif.replay.cells import Cell, Sought
 from spsbench.parts.whatif.replay.prediction import DrafterForecast, Timed, work_of
@@ -88,7 +88,7 @@ def study(
     written: Written,
     replayed: Mapping[Sought, Replayed],
     ks: Sequence[int],
-    rules: Sequence[str] = (MODIFIED_REJECTION,),
+    rules: Sequence[str],
     times: TimeSource | None = None,
 ) -> Study:
     """Predict every drafter with every rule and K: the law of its loops, and the time of each."""
