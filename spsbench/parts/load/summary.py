@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from spsbench.base import Described, Floats, Interval
-from spsbench.parts.external.dialects import CHAT_ALONE
 from spsbench.parts.external.messages import CHAT_ALONE
 from spsbench.parts.load import messages as says
 from spsbench.parts.load.measure import Loaded, LoadWave
 from spsbench.report import NOTHING, Heading, Table, escape, interval, left, milliseconds, percent, right
-from spsbench.stats import Floats, plain, pooled_interval, pooled_ratio
 from spsbench.stats import pays_up_to as crossed
+from spsbench.stats import plain, pooled_interval, pooled_ratio
 
 FORMAT = 1
 PLAIN, SPECULATING = 0, 1
