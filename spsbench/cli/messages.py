@@ -41,7 +41,7 @@ class SequencesToMeasure(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class PromptsTimedAgain(Message):
+class TimingAgain(Message):
     count: int
     is_short_run: bool
 

@@ -24,7 +24,7 @@ from spsbench.base.axes import label
 from spsbench.base.messages import Message
 from spsbench.base.records import Arm, Sample
 from spsbench.cli.console import err
-from spsbench.cli.messages import OutputsToScore, PromptsTimedAgain, SequencesOfProof, SequencesToMeasure
+from spsbench.cli.messages import OutputsToScore, SequencesOfProof, SequencesToMeasure, TimingAgain
 from spsbench.report.wording import milliseconds
 
 _LOG_LINES = 10
@@ -137,7 +137,7 @@ class LogProgress:
         self._move(self._done + 1, self._total, f"  {arms}")
 
     def remeasuring(self, rounds: int, *, short: bool) -> None:
-        self._begin("Timing again", str(PromptsTimedAgain(rounds, short)), rounds, 0)
+        self._begin("Timing again", str(TimingAgain(rounds, short)), rounds, 0)
 
     def remeasured(self) -> None:
         self._move(min(self._done + 1, self._total), self._total)

@@ -402,7 +402,7 @@ def gate_failures(summary: Summary, gate: str) -> list[Message | str]:
         return [] if is_trusted(summary) else [*contention_reasons(summary)]
     if gate == "incomplete":
         failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
-        return [evidence.RunIncomplete(failed, missing)] if failed or missing else []
+        return [evidence.SequencesLacking(failed, missing)] if failed or missing else []
     judged, parity = summary["losslessness"], summary["parity"]
     if gate == "lossless":
         return [evidence.NOTHING_MEASURED] if judged is None else [*_not_lossless(judged["arms"])]

@@ -24,7 +24,7 @@ from spsbench.stats.conditions import contention, separated, slow_sequences, unl
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
 from spsbench.stats.latency import energy, positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
-from spsbench.stats.messages.runs import PROCESSES_DIFFER, ArmLeftOut, PromptsCut, RanEager, SlowDtype
+from spsbench.stats.messages.runs import PROCESSES_DIFFER, EngineNotStarted, PromptsCut, RanEager, SlowDtype
 from spsbench.stats.messages.timings import CONTENTION_NOT_COUNTED, RepeatsDiffer
 from spsbench.stats.parity import metrics, parity
 from spsbench.stats.predict.costs import hindsight, prediction, replayed
@@ -454,7 +454,7 @@ def _of_the_run(info: Mapping[str, Any]) -> Iterator[Message | str]:
     if left_to_it and slow:  # few CPUs compute fast in the checkpoint's 16 bit
         yield SlowDtype(target["dtype"])
     for arm, reason in (info.get("engines_left_out") or {}).items():
-        yield ArmLeftOut(arm, reason)
+        yield EngineNotStarted(arm, reason)
 
 
 def _of_timings(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[Message | str]:

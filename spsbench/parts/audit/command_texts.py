@@ -287,7 +287,12 @@ def _show(audit: Audit, free: FreeEvidence, names: list[str], wanted: Common) ->
 
 
 def _file_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from spsbench.parts.audit.messages.texts import ImpossibleTokens, Informative, OtherTokens, Sharpness
+    from spsbench.parts.audit.messages.texts import (
+        Informative,
+        OtherTokens,
+        Sharpness,
+        TokensImpossibleBeyondRounding,
+    )
     from spsbench.parts.verify.messages import at_most
     from spsbench.report import worded
     from spsbench.stats import leakage_bound
@@ -302,7 +307,9 @@ def _file_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "drawn with": kinds,
         "warning": OtherTokens(unsure) if unsure else None,
         "informative": Informative(facts["positions"]),
-        "impossible": ImpossibleTokens(facts["impossible"], facts["edge"], facts["first_impossible"]),
+        "impossible": TokensImpossibleBeyondRounding(
+            facts["impossible"], facts["edge"], facts["first_impossible"]
+        ),
         "leakage": leak and f"{leak['estimate']:.2%} {interval}, {at_most(leak['bound'])}",
         "log-score": score and Sharpness(score["z"], score["p_value"]),
         "transform": cells and f"p {cells['p_value']:.2g}",

@@ -229,7 +229,7 @@ NOTHING_COMPARED = "no SpS arm is beside ArS, so there is no parity to judge"
 
 
 @dataclass(frozen=True, slots=True)
-class RunIncomplete(Message):
+class SequencesLacking(Message):
     failed: int
     missing: int
 

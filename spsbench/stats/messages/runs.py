@@ -148,7 +148,7 @@ class RanEager(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ArmLeftOut(Message):
+class EngineNotStarted(Message):
     arm: str
     reason: str
 

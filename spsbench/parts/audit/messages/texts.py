@@ -63,7 +63,7 @@ class Sharpness(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ImpossibleTokens(Message):
+class TokensImpossibleBeyondRounding(Message):
     """``first``: line, index, id and gap of the first one."""
 
     impossible: int
