@@ -34,7 +34,7 @@ class MeanInjected(Message):
     rates_shortfall: float
 
     def __str__(self) -> str:
-        vary = f"drafts kept a loop vary by {self.mean_variance:.2f}, not {self.variance:.2f}"
+        vary = f"variance of the drafts kept per loop {self.mean_variance:.2f}, not {self.variance:.2f}"
         mean, rates = map(_off, (self.mean_shortfall, self.rates_shortfall))
         return (
             f"Mean alone injected, at K={self.k}: {vary}; P99 of loops {mean}, {rates} with the whole "
@@ -100,7 +100,9 @@ class KVaries(Message):
 
     def __str__(self) -> str:
         span = f"at most {self.longest}" if self.shortest is None else f"{self.shortest} to {self.longest}"
-        return f"K varies: {span} drafts a loop, {self.mean:.2f} in mean. r' and alpha are those of one K."
+        return (
+            f"K varies: {span} drafts per loop, {self.mean:.2f} on average. r' and alpha are those of one K."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +124,4 @@ class StepsGrow(Message):
 
     def __str__(self) -> str:
         many = f"{self.growing} of {self.curves}"
-        return f"{many} have a step that grows by more than rounding, which few texts do."
+        return f"{many} have a step that grows by more than rounding, which is rare."

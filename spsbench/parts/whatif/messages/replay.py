@@ -121,7 +121,7 @@ class PolicyRan(Message):
     tokens_per_loop: float
 
     def __str__(self) -> str:
-        return f"In the run {self.policy} emitted {self.tokens_per_loop:.2f} tokens a loop."
+        return f"In the run {self.policy} emitted {self.tokens_per_loop:.2f} tokens per loop."
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class PoliciesCost(Message):
 
     def __str__(self) -> str:
         costs = ", ".join(f"{name} {_signed(ms)}" for name, ms in self.beyond_ms.items())
-        return f"Beyond a fixed K that drafts as many a loop took here, in ms: {costs}; charged if above 0."
+        return f"Time of a loop beyond a fixed K with as many drafts, in ms: {costs}; charged if above 0."
 
 
 def _signed(value: Interval) -> str:
