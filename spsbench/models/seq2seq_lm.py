@@ -209,7 +209,7 @@ class _T5Builder(Builder):
     def _head(self) -> str:
         return "lm_head" if "lm_head.weight" in self._stored else "shared"
 
-    def _layers(self, state: str) -> str:
+    def _final_states(self, state: str) -> str:
         added = ""
         for number in range(self._plan.layers):
             prefix = f"{self._half}.block.{number}.layer."

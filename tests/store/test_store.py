@@ -90,7 +90,7 @@ def begin(directory: Path, **changes: Any) -> RunStore:
         "info": {"environment": {"cpu": {"model": "x"}}},
         "prompts": PROMPTS,
     }
-    return RunStore.open_or_create(directory, **arguments | changes)
+    return RunStore.create(directory, resume=True, **arguments | changes)
 
 
 @pytest.fixture
