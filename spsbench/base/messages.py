@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, dataclass_transform
 
 
-class Message(ABC):
-    """The facts of a sentence; the sentence is the message's text.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Message:
+    """The facts of a sentence, a frozen dataclass; the sentence is the message's text.
 
-    A message is a frozen dataclass in the ``messages.py`` of its room or part. Code decides which message is
-    true, and tests compare messages; their wording is edited in that file alone. An error is none: flag,
-    value and remedy stand where it is raised.
+    Code decides which message is true, and tests compare messages; their wording is edited in the
+    ``messages.py`` of a room or part alone. An error is none: flag, value and remedy stand where it is
+    raised.
+
+    Attributes:
+        sentence: with facts by their names in braces, formatted as ``str.format`` does; where facts decide
+            about words, ``__str__`` is defined in its place.
     """
 
-    @abstractmethod
+    sentence: ClassVar[str]
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        dataclass(frozen=True)(cls)
+
+    def __getitem__(self, fact: str) -> object:
+        """A fact by its name."""
+        return getattr(self, fact)
+
     def __str__(self) -> str:
-        """The sentence, as the screen and every report have it."""
+        return self.sentence.format_map(self)
 
 
-@dataclass(frozen=True, slots=True)
 class OtherLoad(Message):
     """CPUs that other processes use, of so many."""
 
     used: float
     cpus: int
-
-    def __str__(self) -> str:
-        return f"Other processes use {self.used:.1f} of {self.cpus} CPUs now."
+    sentence = "Other processes use {used:.1f} of {cpus} CPUs now."
 
 
 REFERENCE = "transformers' reference code"
 
 
-@dataclass(frozen=True, slots=True)
 class PackagesMissing(Message):
     """Without these packages reference code computes layers."""
 
@@ -46,18 +56,14 @@ class PackagesMissing(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class TokensReadAgain(Message):
     """Why states of a model's layers are not kept."""
 
     role: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"The {self.role} reads accepted tokens again after a rejection (replay): {self.reason}."
+    sentence = "The {role} reads accepted tokens again after a rejection (replay): {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class FewerLayersCompiled(Message):
     """Why not all layers of a model are compiled."""
 
@@ -65,16 +71,13 @@ class FewerLayersCompiled(Message):
     layers: int
     role: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.compiled} of {self.layers} layers of the {self.role} are compiled: {self.reason}."
+    sentence = "{compiled} of {layers} layers of the {role} are compiled: {reason}."
 
 
 RAPL_STANDS_STILL = "RAPL's counters do not move"
 NVML_STANDS_STILL = "NVML's counter does not move"
 
 
-@dataclass(frozen=True, slots=True)
 class RaplUnreadable(Message):
     """Why the counters of processors cannot be read."""
 

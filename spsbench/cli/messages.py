@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from spsbench.base.messages import Message
@@ -30,7 +29,6 @@ LOAD_IN_ROUNDS = (
 """What other load does to forwards and loops that are timed in rounds."""
 
 
-@dataclass(frozen=True, slots=True)
 class SequencesToMeasure(Message):
     total: int
     done: int
@@ -40,7 +38,6 @@ class SequencesToMeasure(Message):
         return f"Measuring {self.total} sequences{there}"
 
 
-@dataclass(frozen=True, slots=True)
 class TimingAgain(Message):
     count: int
     is_short_run: bool
@@ -52,7 +49,6 @@ class TimingAgain(Message):
         return f"Timing {prompts} again because of CPU contention"
 
 
-@dataclass(frozen=True, slots=True)
 class SequencesOfProof(Message):
     most: int
 
@@ -61,80 +57,55 @@ class SequencesOfProof(Message):
         return f"Drawing up to {sequences} at temperature 1 for the losslessness test"
 
 
-@dataclass(frozen=True, slots=True)
 class OutputsToScore(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"Scoring {self.count} outputs"
+    sentence = "Scoring {count} outputs"
 
 
-@dataclass(frozen=True, slots=True)
 class Everything(Message):
     """Of a run, by the folder that has it."""
 
     folder: Path
-
-    def __str__(self) -> str:
-        return f"Everything is in {self.folder}"
+    sentence = "Everything is in {folder}"
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessesFinished(Message):
     finished: int
     count: int
     folder: Path
-
-    def __str__(self) -> str:
-        return f"{self.finished} of {self.count} processes finished; everything is in {self.folder}"
+    sentence = "{finished} of {count} processes finished; everything is in {folder}"
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessesLeftOut(Message):
     unfinished: int
     count: int
-
-    def __str__(self) -> str:
-        return f"{self.unfinished} of {self.count} processes did not finish and are left out."
+    sentence = "{unfinished} of {count} processes did not finish and are left out."
 
 
-@dataclass(frozen=True, slots=True)
 class WayToTimeAgain(Message):
     """Of times that do not decide, or that cannot be trusted."""
 
     purpose: str
     command: str
-
-    def __str__(self) -> str:
-        return f"{self.purpose}, on an idle machine: {self.command}"
+    sentence = "{purpose}, on an idle machine: {command}"
 
 
-@dataclass(frozen=True, slots=True)
 class WayToFigures(Message):
     command: str
-
-    def __str__(self) -> str:
-        return f"Figures and a page with every token: {self.command}"
+    sentence = "Figures and a page with every token: {command}"
 
 
-@dataclass(frozen=True, slots=True)
 class RunIncomplete(Message):
     folder: Path
     command: str
-
-    def __str__(self) -> str:
-        return f"{self.folder} is not complete. Continue it with:\n  {self.command}"
+    sentence = "{folder} is not complete. Continue it with:\n  {command}"
 
 
-@dataclass(frozen=True, slots=True)
 class WayToContinue(Message):
     command: str
-
-    def __str__(self) -> str:
-        return f"Everything finished is kept. Continue with:\n  {self.command}"
+    sentence = "Everything finished is kept. Continue with:\n  {command}"
 
 
-@dataclass(frozen=True, slots=True)
 class CommandInterrupted(Message):
     """By a signal, if any has a name; ``command`` continues what is kept, or starts again."""
 
@@ -148,7 +119,6 @@ class CommandInterrupted(Message):
         return f"\nInterrupted{by}{advice}:\n  {self.command}"
 
 
-@dataclass(frozen=True, slots=True)
 class SlowdownPossible(Message):
     """Arms whose interval goes beyond a gate."""
 
@@ -165,17 +135,13 @@ class SlowdownPossible(Message):
 FOREIGN_IDS = "the runs have ids that are no tokens of the model"
 
 
-@dataclass(frozen=True, slots=True)
 class SamplesToRun(Message):
     samples: int
     problems: int
     sandbox: str
-
-    def __str__(self) -> str:
-        return f"Running {self.samples} samples of {self.problems} problems in {self.sandbox}."
+    sentence = "Running {samples} samples of {problems} problems in {sandbox}."
 
 
-@dataclass(frozen=True, slots=True)
 class WholePrograms(Message):
     """Samples with a solution; of them those that have a completion too."""
 
@@ -188,7 +154,6 @@ class WholePrograms(Message):
         return f"Whole programs (solution), each run alone: {self.count}{beside}."
 
 
-@dataclass(frozen=True, slots=True)
 class TimesDoNotCount(Message):
     reasons: tuple[str, ...]
 
@@ -196,7 +161,6 @@ class TimesDoNotCount(Message):
         return f"The times are not trusted: {'; '.join(self.reasons)}."
 
 
-@dataclass(frozen=True, slots=True)
 class TracedSpeedup(Message):
     """Of one text; times in ms a token, as they are shown."""
 
@@ -206,12 +170,9 @@ class TracedSpeedup(Message):
     sps_ms: str
     ars_ms: str
     speedup: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tokens} tokens in {self.loops} loops: SpS (K={self.k}) {self.sps_ms} ms/token, "
-            f"ArS {self.ars_ms}: {self.speedup:.2f}x here."
-        )
+    sentence = (
+        "{tokens} tokens in {loops} loops: SpS (K={k}) {sps_ms} ms/token, ArS {ars_ms}: {speedup:.2f}x here."
+    )
 
 
 # doctor
@@ -226,17 +187,13 @@ LAST_STATE = "the target's last state, after its final norm"
 NO_LAYERS_NAMED = "the states after 2, n//2 and n-3 of the target's n layers, which are no ids in the folder"
 
 
-@dataclass(frozen=True, slots=True)
 class TextsToRead(Message):
     count: int
     tokens: int
     readings: int
-
-    def __str__(self) -> str:
-        return f"Reading {self.count} texts of {self.tokens} tokens under {self.readings} readings"
+    sentence = "Reading {count} texts of {tokens} tokens under {readings} readings"
 
 
-@dataclass(frozen=True, slots=True)
 class PredictionModules(Message):
     count: int
     own_heads: int
@@ -250,7 +207,6 @@ class PredictionModules(Message):
         return f"{self.count}, {heads}"
 
 
-@dataclass(frozen=True, slots=True)
 class KeysAndValuesRead(Message):
     """By an assistant, of layers of these kinds."""
 
@@ -262,7 +218,6 @@ class KeysAndValuesRead(Message):
         return f"the target's last state, and {seen}"
 
 
-@dataclass(frozen=True, slots=True)
 class LayersRead(Message):
     ids: tuple[int, ...]
 
@@ -270,15 +225,11 @@ class LayersRead(Message):
         return f"ids {', '.join(map(str, self.ids))} of the target's layers"
 
 
-@dataclass(frozen=True, slots=True)
 class ClustersProposed(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"tokens of the best of {self.count:,} clusters"
+    sentence = "tokens of the best of {count:,} clusters"
 
 
-@dataclass(frozen=True, slots=True)
 class BestReading(Message):
     """Under which most is accepted; whether it is better than each other one beyond what texts leave open,
     None where there is no other."""
@@ -296,7 +247,6 @@ class BestReading(Message):
         return f"Acceptance is highest when read {self.reading}{known}"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensLost(Message):
     """Per loop under a reading, against the best one: mean and 95% interval; and who reads so."""
 
@@ -324,7 +274,6 @@ NEEDS_OF_FIELD = "mini: nothing\nofficial: what each needs"
 NEEDS_OF_GRAPHED = "CUDA, else it is eager"
 
 
-@dataclass(frozen=True, slots=True)
 class FieldOfTasks(Message):
     names: tuple[str, ...]
 
@@ -332,11 +281,8 @@ class FieldOfTasks(Message):
         return f"Each of {', '.join(self.names)}, and the row of acceptance lengths that papers report."
 
 
-@dataclass(frozen=True, slots=True)
 class WayToEngines(Message):
     """``elsewhere`` is how one is named that is installed elsewhere."""
 
     elsewhere: str
-
-    def __str__(self) -> str:
-        return f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {self.elsewhere}.\n"
+    sentence = "Install one by `spsbench get NAME`. Where one is installed elsewhere: {elsewhere}.\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -56,33 +55,23 @@ LAST_POSITION = "drafts are positioned at the last token read, not at the pendin
 NO_OWN_KEYS = "ValueError: its configuration looks for a layer with keys and values of its own"
 
 
-@dataclass(frozen=True, slots=True)
 class VanillaMarkovOnly(Message):
     markov: str
-
-    def __str__(self) -> str:
-        return f"its Markov head is {self.markov}; the vanilla one alone is read"
+    sentence = "its Markov head is {markov}; the vanilla one alone is read"
 
 
-@dataclass(frozen=True, slots=True)
 class NoModuleCount(Message):
     """transformers loads the modules that a configuration counts under this name."""
 
     model_type: str
-
-    def __str__(self) -> str:
-        return f"{self.model_type} has no num_mtp_layers there: modules are not loaded"
+    sentence = "{model_type} has no num_mtp_layers there: modules are not loaded"
 
 
-@dataclass(frozen=True, slots=True)
 class OneModuleOnly(Message):
     modules: int
-
-    def __str__(self) -> str:
-        return f"it reads one module, and these are {self.modules}"
+    sentence = "it reads one module, and these are {modules}"
 
 
-@dataclass(frozen=True, slots=True)
 class Differences(Message):
     of: Sequence[str]
 

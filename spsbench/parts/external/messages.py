@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -84,7 +83,6 @@ DECODED_UNREPORTED = "it does not report the tokens of its decoding time: taken 
 # --- did engines run with the same settings? ---
 
 
-@dataclass(frozen=True, slots=True)
 class SettingDiffers(Message):
     """``arms``: by the setting's value, who ran with it."""
 
@@ -97,7 +95,6 @@ class SettingDiffers(Message):
         return f"{self.name} ({self.meaning}) differs: {parts}."
 
 
-@dataclass(frozen=True, slots=True)
 class SettingsUnreported(Message):
     arms: str
     names: Sequence[str]

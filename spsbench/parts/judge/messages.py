@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spsbench.base.messages import Message
 from spsbench.parts.judge.inside.labels import TIMED_OUT
 
 FILE_MADE = "a program made a file"
 
 
-@dataclass(frozen=True, slots=True)
 class TimedOutStarved(Message):
     """Of a program that did not get the CPU time that it may spend."""
 

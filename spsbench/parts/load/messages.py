@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from spsbench.base import Interval
 from spsbench.base.messages import Message
@@ -24,7 +23,6 @@ def _told(medians_ms: Medians) -> str:
     return ", ".join(f"{milliseconds(ms)} ms at {in_flight}" for in_flight, ms in medians_ms.items())
 
 
-@dataclass(frozen=True, slots=True)
 class PaysUpToConcurrency(Message):
     """A number of requests in flight, of those from ``least`` to ``most`` that were measured."""
 
@@ -44,18 +42,14 @@ class PaysUpToConcurrency(Message):
         return f"above {self.most}" if number is None else f"{number:.1f}"
 
 
-@dataclass(frozen=True, slots=True)
 class ServerMeasured(Message):
     role: str
     name: str
     engine: str
     version: str
-
-    def __str__(self) -> str:
-        return f"{self.role}: {self.name}, {self.engine} {self.version}."
+    sentence = "{role}: {name}, {engine} {version}."
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsCameBefore(Message):
     """``cached``: tokens of prompts that the server says came from its cache; None where it says none."""
 
@@ -77,7 +71,6 @@ class PromptsCameBefore(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Thoughts(Message):
     """``answer_ms``: until the first token of the answer behind the thought."""
 
@@ -97,50 +90,34 @@ class Thoughts(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class TokensNotStreamed(Message):
     tokens: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tokens:,} tokens were counted and not streamed, such as a hidden thought: tok/s and TPOT "
-            "are without them, TTFT has their time."
-        )
+    sentence = (
+        "{tokens:,} tokens were counted and not streamed, such as a hidden thought: tok/s and TPOT "
+        "are without them, TTFT has their time."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class AnswersRetokenised(Message):
     answers: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.answers} answers without a count of tokens, or with one below that of events with text: "
-            "their text was tokenized again."
-        )
+    sentence = (
+        "{answers} answers without a count of tokens, or with one below that of events with text: "
+        "their text was tokenized again."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class CountsContradict(Message):
     answers: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.answers} answers count more draft tokens kept than proposed: their counts are left out "
-            "of kept."
-        )
+    sentence = (
+        "{answers} answers count more draft tokens kept than proposed: their counts are left out of kept."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class EndedEarly(Message):
     reason: str
-
-    def __str__(self) -> str:
-        return f"The measurement ended early: {self.reason}"
+    sentence = "The measurement ended early: {reason}"
 
 
-@dataclass(frozen=True, slots=True)
 class RequestsNotCounted(Message):
     requests: int
-
-    def __str__(self) -> str:
-        return f"{self.requests} requests failed; their tokens are not counted."
+    sentence = "{requests} requests failed; their tokens are not counted."

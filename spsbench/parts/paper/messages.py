@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -19,18 +18,14 @@ FIELD_LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TaskLeftOut(Message):
     """Of the field, where it cannot be measured or fails."""
 
     task: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.task} is left out: {self.why}"
+    sentence = "{task} is left out: {why}"
 
 
-@dataclass(frozen=True, slots=True)
 class TasksUnscored(Message):
     """Of a gate of parity."""
 
@@ -40,7 +35,6 @@ class TasksUnscored(Message):
         return f"No parity for {', '.join(self.tasks)}: no metric scores it"
 
 
-@dataclass(frozen=True, slots=True)
 class TasksUndecided(Message):
     """Whose times contention makes useless; ``?`` marks them in the row."""
 
@@ -59,7 +53,6 @@ FIGURE_1 = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class FastestK(Message):
     """Of a curve of Figure 1.
 
@@ -70,9 +63,7 @@ class FastestK(Message):
     title: str
     k: int
     speedup: str
-
-    def __str__(self) -> str:
-        return f"{self.title}: fastest at K={self.k}, {self.speedup}."
+    sentence = "{title}: fastest at K={k}, {speedup}."
 
 
 # --- Leviathan et al. 2022 ---
@@ -103,29 +94,23 @@ FIGURE_4 = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Table2(Message):
     most_k: int
-
-    def __str__(self) -> str:
-        return (
-            f"K (the paper's gamma) is chosen by the formula, up to {self.most_k}, from alpha and c of a "
-            "rehearsal; alpha and the speedup are of the run itself, with 95% intervals over prompts. c, "
-            "without an interval, is of the run's loops; where their phases are not timed, of the rehearsal. "
-            "Predicted: (1 - alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: "
-            "of the factors that the formula takes for 1, the one that does most for a residual of this "
-            "sign; paper.json has all of them. It is not named where phases are not timed, nor under CPU "
-            "contention. The paper's figures are of T5-XXL on a TPU-v4."
-        )
+    sentence = (
+        "K (the paper's gamma) is chosen by the formula, up to {most_k}, from alpha and c of a "
+        "rehearsal; alpha and the speedup are of the run itself, with 95% intervals over prompts. c, "
+        "without an interval, is of the run's loops; where their phases are not timed, of the rehearsal. "
+        "Predicted: (1 - alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: "
+        "of the factors that the formula takes for 1, the one that does most for a residual of this "
+        "sign; paper.json has all of them. It is not named where phases are not timed, nor under CPU "
+        "contention. The paper's figures are of T5-XXL on a TPU-v4."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class Figure3(Message):
     most_k: int
-
-    def __str__(self) -> str:
-        return (
-            "Lines: the K of the largest walltime factor for several c, up to 16; 0 where no K gains. "
-            "Points: the K of the rows of Table 2, chosen in the same way from a rehearsal's alpha and c, up "
-            f"to {self.most_k}. Bars: 95% intervals of alpha over prompts."
-        )
+    sentence = (
+        "Lines: the K of the largest walltime factor for several c, up to 16; 0 where no K gains. "
+        "Points: the K of the rows of Table 2, chosen in the same way from a rehearsal's alpha and c, up "
+        "to {most_k}. Bars: 95% intervals of alpha over prompts."
+    )

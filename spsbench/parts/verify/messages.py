@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from spsbench.base.messages import Message
 from spsbench.stats import FALSE_ALARM, UNBOUNDED, bounds
@@ -18,7 +18,6 @@ _NOTHING_DRAWN = "no token was sampled"
 _FALSE_ALARMS = f"false alarm once in {1 / FALSE_ALARM:,.0f}"
 
 
-@dataclass(frozen=True, slots=True)
 class Measurement(Message):
     """What a test measured. Its fields are its numbers in JSON."""
 
@@ -41,7 +40,6 @@ def _lengths(shortest: int, longest: int) -> str:
     return f"{shortest} to {longest}" if shortest < longest else f"{shortest}"
 
 
-@dataclass(frozen=True, slots=True)
 class LossyLeakage(Message):
     """What a sampler leaks that is lossy by design."""
 
@@ -58,61 +56,42 @@ class LossyLeakage(Message):
         return f"{self.sampler}, {self.sampling}: {self.design}, {leakage}."
 
 
-@dataclass(frozen=True, slots=True)
 class ControlMatrix(Message):
     sampling: str
-
-    def __str__(self) -> str:
-        return f"Controls ({self.sampling}): x where a test caught what was planted"
+    sentence = "Controls ({sampling}): x where a test caught what was planted"
 
 
 # --- why a test does not apply ---
 
 
-@dataclass(frozen=True, slots=True)
 class NotOnTables(Message):
     error: Exception
-
-    def __str__(self) -> str:
-        return f"it cannot be built on a table of probabilities: {self.error}"
+    sentence = "it cannot be built on a table of probabilities: {error}"
 
 
-@dataclass(frozen=True, slots=True)
 class NoThresholds(Message):
     rule: object
-
-    def __str__(self) -> str:
-        return f"it probes the thresholds of modified rejection, which {self.rule} does not have"
+    sentence = "it probes the thresholds of modified rejection, which {rule} does not have"
 
 
-@dataclass(frozen=True, slots=True)
 class RowsNotShown(Message):
     drafter: object
-
-    def __str__(self) -> str:
-        return f"{self.drafter} does not show which rows its tokens were drawn from"
+    sentence = "{drafter} does not show which rows its tokens were drawn from"
 
 
-@dataclass(frozen=True, slots=True)
 class AllAtAnEdge(Message):
     positions: int
-
-    def __str__(self) -> str:
-        return f"rounding decides which tokens are possible at all {self.positions} positions visited"
+    sentence = "rounding decides which tokens are possible at all {positions} positions visited"
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsNotDerived(Message):
     rule: object
-
-    def __str__(self) -> str:
-        return f"those of the rule {self.rule} are not derived"
+    sentence = "those of the rule {rule} are not derived"
 
 
 # --- parts of the sampler ---
 
 
-@dataclass(frozen=True, slots=True)
 class LogitDifference(Measurement):
     difference: float
     largest_logit: float
@@ -128,7 +107,6 @@ class LogitDifference(Measurement):
         return f"a difference above {self.limit:g} of the largest logit"
 
 
-@dataclass(frozen=True, slots=True)
 class WarpDistance(Measurement):
     compared: int
     skipped_at_an_edge: int
@@ -146,7 +124,6 @@ class WarpDistance(Measurement):
         return f"a total variation above {self.limit:g} from {warper}"
 
 
-@dataclass(frozen=True, slots=True)
 class DraftsRepeated(Measurement):
     drafts: int
     shortest: int
@@ -161,7 +138,6 @@ class DraftsRepeated(Measurement):
         return "in those loops, anything but a draft of up to K tokens, and the drafter's own random numbers"
 
 
-@dataclass(frozen=True, slots=True)
 class LoopLaws(Measurement):
     situations: int
     worst: float
@@ -182,7 +158,6 @@ class LoopLaws(Measurement):
         return f"a difference of {self.limit:g} in any probability of K+1 tokens, {sizes}"
 
 
-@dataclass(frozen=True, slots=True)
 class LawDistance(Measurement):
     positions: int
     skipped_at_an_edge: int
@@ -199,7 +174,6 @@ class LawDistance(Measurement):
         return f"a mean total variation above {self.limit:g} at the positions visited"
 
 
-@dataclass(frozen=True, slots=True)
 class UniformNumbers(Measurement):
     length: int
     streams: int
@@ -224,13 +198,10 @@ class UniformNumbers(Measurement):
         return {**counts, "repeated": self.repeated, **p_values}
 
 
-@dataclass(frozen=True, slots=True)
 class BookedTime(Measurement):
     loops: int
     differences: int
-
-    def __str__(self) -> str:
-        return f"every second of {self.loops} loops is accounted for, each in its phase"
+    sentence = "every second of {loops} loops is accounted for, each in its phase"
 
     @property
     def excludes(self) -> str:
@@ -238,20 +209,16 @@ class BookedTime(Measurement):
         return f"{wrong}; on tables"
 
 
-@dataclass(frozen=True, slots=True)
 class TimeDifference(Message):
     what: str
     booked_s: float
     passed_s: float
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.booked_s:g} where {self.passed_s:g} passed"
+    sentence = "{what} {booked_s:g} where {passed_s:g} passed"
 
 
 # --- what the sampler writes ---
 
 
-@dataclass(frozen=True, slots=True)
 class NextTokens(Measurement):
     draws: int
     contexts: int
@@ -270,7 +237,6 @@ class NextTokens(Measurement):
         return f"{_FALSE_ALARMS}; {self.draws:,} draws in each of {self.contexts} contexts"
 
 
-@dataclass(frozen=True, slots=True)
 class GreedyOutputs(Measurement):
     outputs: int
     tokens: int
@@ -294,7 +260,6 @@ class GreedyOutputs(Measurement):
         return f"any greedy difference in {where} that rounding does not explain"
 
 
-@dataclass(frozen=True, slots=True)
 class DerivedDecisions(Message):
     decided: int
     contradicted: int
@@ -307,7 +272,6 @@ class DerivedDecisions(Message):
         return "; ".join(reasons) or right
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsExcluded(Message):
     """``factor``: by how much more than rounding a row in 16 bits may differ."""
 
@@ -318,7 +282,6 @@ class DecisionsExcluded(Message):
         return f"any decision that rounding in float32 does not explain, any wrong row in float32, {coarse}"
 
 
-@dataclass(frozen=True, slots=True)
 class OutputLeakage(Message):
     """``leakage`` is None where nothing was drawn; ``bound`` is its upper one."""
 
@@ -339,7 +302,6 @@ class OutputLeakage(Message):
         return f"{leak}, e-value {self.e_value:.2g}, {self.impossible:.0f} impossible tokens"
 
 
-@dataclass(frozen=True, slots=True)
 class FalseAlarms(Message):
     e_value: float
 

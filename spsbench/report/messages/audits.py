@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from spsbench.base.messages import Message
@@ -14,7 +13,6 @@ from spsbench.store.summary_types import Evidence, FirstForward, ReproFacts
 OTHER_SAMPLING_UNKNOWN = "What its sampling does is not known from these texts."
 
 
-@dataclass(frozen=True, slots=True)
 class AnotherDistribution(Message):
     """Known after so many texts."""
 
@@ -24,7 +22,6 @@ class AnotherDistribution(Message):
         return f"not the target's distribution, known after {counted(self.texts, 'text')}."
 
 
-@dataclass(frozen=True, slots=True)
 class AnotherModel(Message):
     first: FirstForward
 
@@ -41,7 +38,6 @@ class AnotherModel(Message):
         return f"It computes another model from this checkpoint, or reads another prompt: {where}."
 
 
-@dataclass(frozen=True, slots=True)
 class AlarmAt(Message):
     """Where an alarm shows, and the nearest of the faults that are bet on."""
 
@@ -53,7 +49,6 @@ class AlarmAt(Message):
         return f"It shows at {self.place}{named}."
 
 
-@dataclass(frozen=True, slots=True)
 class Quiet(Message):
     """``ruled_out``: leakage above this is, at 95%; None where no bound is known."""
 
@@ -65,7 +60,6 @@ class Quiet(Message):
         return f"no alarm after {counted(self.texts, 'text')}{leak}."
 
 
-@dataclass(frozen=True, slots=True)
 class Undecided(Message):
     """``most``: can leak at most, None where no bound is known; ``asked``: the bound that was asked for."""
 
@@ -79,15 +73,11 @@ class Undecided(Message):
         return f"no alarm after {counted(self.texts, 'text')}{leak}{wish}."
 
 
-@dataclass(frozen=True, slots=True)
 class RareFaultsPossible(Message):
     level: float
-
-    def __str__(self) -> str:
-        return f"Requests that go wrong at some token need not have been seen ({self.level:.0%})."
+    sentence = "Requests that go wrong at some token need not have been seen ({level:.0%})."
 
 
-@dataclass(frozen=True, slots=True)
 class RareFaultsSeen(Message):
     """The least share of requests that go wrong and would have been seen.
 
@@ -108,17 +98,13 @@ def _often(share: float) -> str:
     return f"one in {math.floor(1 / share)} requests" if share <= 0.5 else f"{share:.0%} of requests"
 
 
-@dataclass(frozen=True, slots=True)
 class ComparedWithConvention(Message):
     """The law that plain texts follow, in place of the one asked for."""
 
     law: str
-
-    def __str__(self) -> str:
-        return f"Compared with the law that the plain texts follow: {self.law}."
+    sentence = "Compared with the law that the plain texts follow: {law}."
 
 
-@dataclass(frozen=True, slots=True)
 class TextsRetokenised(Message):
     count: int
 
@@ -129,7 +115,6 @@ class TextsRetokenised(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class RequestsFailed(Message):
     """How many, and the first errors that differ."""
 
@@ -140,15 +125,11 @@ class RequestsFailed(Message):
         return f"{self.count} requests failed: {'; '.join(self.errors)}."
 
 
-@dataclass(frozen=True, slots=True)
 class EngineGivenUp(Message):
     reason: str
-
-    def __str__(self) -> str:
-        return f"The engine was given up: {self.reason}."
+    sentence = "The engine was given up: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class ComparedWithPlain(Message):
     """Pairs of texts of an engine whose weights are quantised."""
 
@@ -160,7 +141,6 @@ class ComparedWithPlain(Message):
         return f"Compared with the plain texts: {pairs}, e-value 10^{self.log10_e_value:z.1f}."
 
 
-@dataclass(frozen=True, slots=True)
 class TextsDiffer(Message):
     """From plain ones, and how many of these rounding explains."""
 
@@ -172,25 +152,18 @@ class TextsDiffer(Message):
         return f"{texts} differ from the plain ones; rounding explains {self.explained}."
 
 
-@dataclass(frozen=True, slots=True)
 class VariationOfWeights(Message):
     """Total variation of a row, on average."""
 
     variation: float
-
-    def __str__(self) -> str:
-        return f"Total variation from the rows of the dequantised weights: {self.variation:.2%} a token."
+    sentence = "Total variation from the rows of the dequantised weights: {variation:.2%} a token."
 
 
-@dataclass(frozen=True, slots=True)
 class BelowBestLogit(Message):
     most: float
-
-    def __str__(self) -> str:
-        return f"Its tokens are at most {self.most:.3g} below the best logit, re-scored."
+    sentence = "Its tokens are at most {most:.3g} below the best logit, re-scored."
 
 
-@dataclass(frozen=True, slots=True)
 class ClosestLaw(Message):
     """Of those tried, and by how many nats it is likelier than the law asked for."""
 
@@ -206,7 +179,6 @@ class ClosestLaw(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class AuditProgress(Message):
     """A setting that is being audited, after some of its texts; ``bound``: leakage is below it, if known."""
 
@@ -226,7 +198,6 @@ class AuditProgress(Message):
         return f"{line}, no alarm, e-value 10^{evidence['log10_e_value']:z.1f} (alarm at 10^3){known}"
 
 
-@dataclass(frozen=True, slots=True)
 class ReproMeasured(Message):
     """What the script in a folder showed."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -30,7 +29,6 @@ SLOWER_TITLE = "Prompts slower than under ArS"
 _RATIO = "Ratio of time per token, ArS over SpS"
 
 
-@dataclass(frozen=True, slots=True)
 class SpeedupsByArm(Message):
     """``without_interval``: whether an arm has none."""
 
@@ -45,7 +43,6 @@ class SpeedupsByArm(Message):
         return text + (hatched if self.without_interval else "")
 
 
-@dataclass(frozen=True, slots=True)
 class SpeedupsByK(Message):
     """Whether measured speedups have intervals, which formulae are drawn."""
 
@@ -65,7 +62,6 @@ class SpeedupsByK(Message):
         return text
 
 
-@dataclass(frozen=True, slots=True)
 class SpeedupsByBatch(Message):
     intervals: bool
 
@@ -74,7 +70,6 @@ class SpeedupsByBatch(Message):
         return text + (" Bars: 95% interval over waves of prompts." if self.intervals else "")
 
 
-@dataclass(frozen=True, slots=True)
 class LoopSlope(Message):
     """Milliseconds per drafted token of a series; ``two_k``: by two K, through which a line always goes."""
 
@@ -89,7 +84,6 @@ class LoopSlope(Message):
         return text if self.draft_step is None else f"{text} (a draft step: {self.draft_step} ms)"
 
 
-@dataclass(frozen=True, slots=True)
 class Figure1(Message):
     """``length``: of every output, where it is fixed."""
 
@@ -111,7 +105,6 @@ class Figure1(Message):
         return text
 
 
-@dataclass(frozen=True, slots=True)
 class LoopParts(Message):
     """``judged``: sampling is a part of its own; ``split``: the target is, over processes."""
 
@@ -130,20 +123,17 @@ class LoopParts(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class AcceptanceByPosition(Message):
     """``fewest``: tests of a stretch of the output that is drawn."""
 
     k: int
     fewest: int
-
-    def __str__(self) -> str:
-        return (
-            f"By position, K = {self.k}: joint, the share of loops that accepted j tokens or more (filled), "
-            "and conditional, the share accepted at position j of those tested there (hollow). Along the "
-            "output: accepted / tested tokens by where the loop begins, all K together, of stretches with "
-            f"{self.fewest} tests or more; band: one standard error over prompts."
-        )
+    sentence = (
+        "By position, K = {k}: joint, the share of loops that accepted j tokens or more (filled), "
+        "and conditional, the share accepted at position j of those tested there (hollow). Along the "
+        "output: accepted / tested tokens by where the loop begins, all K together, of stretches with "
+        "{fewest} tests or more; band: one standard error over prompts."
+    )
 
 
 LENGTHS = (
@@ -157,7 +147,6 @@ REPLAY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TailPercentiles(Message):
     """``slower``: the share of slower prompts is drawn; ``few``: so few sequences, where P99 is of few."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 from spsbench.report import wording
@@ -57,7 +56,6 @@ def worded(name: str, leakage_bound: float | None) -> str:
 # --- the baseline, and what bounds it ---
 
 
-@dataclass(frozen=True, slots=True)
 class WeakBaseline(Message):
     """ArS at so small a share of its bandwidth floor; ``graphs``: they are a remedy."""
 
@@ -69,7 +67,6 @@ class WeakBaseline(Message):
         return text + (_GRAPHS if self.graphs else "")
 
 
-@dataclass(frozen=True, slots=True)
 class LaunchBound(Message):
     """The least and the largest share of a loop in which the device waits for the host."""
 
@@ -86,7 +83,6 @@ class LaunchBound(Message):
 _GRAPHS = " --engine graphed launches a loop at once."
 
 
-@dataclass(frozen=True, slots=True)
 class WeightsInCache(Message):
     """``shared``: a hypervisor reports the cache, and other guests may share it."""
 
@@ -102,7 +98,6 @@ class WeightsInCache(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyAgainstFixedK(Message):
     """What a policy made of K, over the fastest fixed K."""
 
@@ -116,15 +111,11 @@ class PolicyAgainstFixedK(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class AboveOptimumByRule(Message):
     arm: str
-
-    def __str__(self) -> str:
-        return f"{self.arm}: above 100% of the optimum, by a lossy rule."
+    sentence = "{arm}: above 100% of the optimum, by a lossy rule."
 
 
-@dataclass(frozen=True, slots=True)
 class AboveOptimumByChance(Message):
     """``outside``: an arm's whole interval is above."""
 
@@ -144,15 +135,11 @@ NO_EVIDENCE = "Losslessness: no evidence was recorded."
 NO_EXACT_SEARCH = "Beam search: nothing to compare with, exact beam search was not run."
 
 
-@dataclass(frozen=True, slots=True)
 class Alarm(Message):
     arm: str
-
-    def __str__(self) -> str:
-        return f"ALARM: {self.arm}, does not follow the target's distribution."
+    sentence = "ALARM: {arm}, does not follow the target's distribution."
 
 
-@dataclass(frozen=True, slots=True)
 class SequencesUnread(Message):
     count: int
 
@@ -161,7 +148,6 @@ class SequencesUnread(Message):
         return f"{counts} could not be read again: their times count, the journal has the errors."
 
 
-@dataclass(frozen=True, slots=True)
 class LossyArm(Message):
     """An arm with a lossy rule; ``refuted``: its rule claims to be lossless."""
 
@@ -175,7 +161,6 @@ class LossyArm(Message):
         return f"{self.arm}: {named}; {cost}."
 
 
-@dataclass(frozen=True, slots=True)
 class SearchesCompared(Message):
     """With exact beam search; ``allowance``: in nats what counts as rounding, where that is not little."""
 
@@ -197,7 +182,6 @@ class SearchesCompared(Message):
         return f"Beam search: {text}. tokens/loop counts steps of the search."
 
 
-@dataclass(frozen=True, slots=True)
 class RowDistances(Message):
     """Mean total variation of an arm's rows from an independent forward's.
 
@@ -227,7 +211,6 @@ class RowDistances(Message):
         return text
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsConfirmed(Message):
     """How many decisions follow, as a clause.
 
@@ -261,7 +244,6 @@ class DecisionsConfirmed(Message):
         return f"{text} (independent forward, {how})"
 
 
-@dataclass(frozen=True, slots=True)
 class Lossless(Message):
     """Arms, of all, whose every decision is confirmed."""
 
@@ -274,7 +256,6 @@ class Lossless(Message):
         return f"Lossless{some}: {self.decisions}."
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsChecked(Message):
     """``sequences``: how many, where not all of every arm."""
 
@@ -286,7 +267,6 @@ class DecisionsChecked(Message):
         return f"Decisions{where}: {self.decisions}."
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsFail(Message):
     reasons: tuple[str, ...]
     dtype: str
@@ -295,7 +275,6 @@ class DecisionsFail(Message):
         return f"Decisions: {'; '.join(self.reasons)} ({self.dtype})."
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsRefuted(Message):
     """``own``: by the loops' rows, where outputs could not be read again."""
 
@@ -312,7 +291,6 @@ class DecisionsRefuted(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class LeakageBounded(Message):
     """What evidence of one kind says of leakage.
 
@@ -351,7 +329,6 @@ class LeakageBounded(Message):
         return f"{few}no leak found, {seen if bounds(most) else 'but none can be excluded'}"
 
 
-@dataclass(frozen=True, slots=True)
 class GreedyIdentity(Message):
     identical: int
     total: int
@@ -361,7 +338,6 @@ class GreedyIdentity(Message):
         return f"Greedy: {alike} SpS outputs are identical to those of ArS, token for token."
 
 
-@dataclass(frozen=True, slots=True)
 class LeakageAtTemperature1(Message):
     """The bound of the arm with the largest, from sequences drawn for it; ``per_arm``: of several arms."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spsbench.base.messages import Message
 from spsbench.report.wording import NOTHING, brackets, metric_title, speedup
 from spsbench.store.summary_types import ParityComparison, Solved, TargetOverDraft
@@ -23,7 +21,6 @@ def difference(comparison: ParityComparison, digits: int) -> str:
     return f"{comparison['difference']:+.{digits}f}{brackets(comparison, f'{{:+.{digits}f}}'.format)}"
 
 
-@dataclass(frozen=True, slots=True)
 class ParityVerdict(Message):
     """Of one arm, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``; ``identical``: its outputs."""
 
@@ -52,7 +49,6 @@ class ParityVerdict(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ParityOfArm(Message):
     metric: str
     arm: str
@@ -62,7 +58,6 @@ class ParityOfArm(Message):
         return f"{metric_title(self.metric)} of {self.arm}: {self.verdict}."
 
 
-@dataclass(frozen=True, slots=True)
 class ParityOfMany(Message):
     """How many arms got which verdict; ``prompts_needed``: to show parity of all, 0 where unknown."""
 
@@ -77,7 +72,6 @@ class ParityOfMany(Message):
         return f"{metric_title(self.metric)} of {len(self.verdicts)} arms against ArS: {counts}{more}."
 
 
-@dataclass(frozen=True, slots=True)
 class AdvantageOfTarget(Message):
     metric: str
     advantage: TargetOverDraft
@@ -91,7 +85,6 @@ class AdvantageOfTarget(Message):
         return f"{title} of the target over the draft alone, {found['sampling']}: {ratio}."
 
 
-@dataclass(frozen=True, slots=True)
 class ProblemsSolved(Message):
     arm: str
     solved: Solved

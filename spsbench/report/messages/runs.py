@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spsbench.base.axes import both_arms
@@ -20,16 +19,12 @@ NOTHING_MEASURED = "Nothing was measured."
 # --- how it was measured, and why it ended ---
 
 
-@dataclass(frozen=True, slots=True)
 class TimingsRepeated(Message):
     replaced: int
     timings: int
-
-    def __str__(self) -> str:
-        return f"{self.replaced} of {self.timings} timings were repeated because of contention."
+    sentence = "{replaced} of {timings} timings were repeated because of contention."
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsTimedAgain(Message):
     """How often each prompt was timed, and the seconds that it took."""
 
@@ -43,15 +38,11 @@ class PromptsTimedAgain(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class SeveralConditions(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"Measured under {self.count} different conditions; times are shown under each and not pooled."
+    sentence = "Measured under {count} different conditions; times are shown under each and not pooled."
 
 
-@dataclass(frozen=True, slots=True)
 class RunStopped(Message):
     """Why a run ended, and how well speedups are known.
 
@@ -94,7 +85,6 @@ POOLED_TIME = (
 EQUAL_METRICS = "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler."
 
 
-@dataclass(frozen=True, slots=True)
 class IntervalOfSpeedup(Message):
     """How it is made: one of a confidence sequence, over processes, or a jackknife over prompts.
 
@@ -126,15 +116,12 @@ class IntervalOfSpeedup(Message):
         return f"The speedup's 95% interval is {how}"
 
 
-@dataclass(frozen=True, slots=True)
 class ContentionReason(Message):
     """What took time of each second measured, under the name that it has with what else did."""
 
     contention: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.contention}: {self.reason}."
+    sentence = "{contention}: {reason}."
 
 
 # --- tables ---
@@ -169,7 +156,6 @@ LATEX_ACCEPTANCE_NOTE = (
 LATEX_SYNTHETIC = "SYNTHETIC data, or a pair trained on it: these numbers say nothing about real text."
 
 
-@dataclass(frozen=True, slots=True)
 class ForwardHoldsDraws(Message):
     """Of some arms, whose names are written as they shall stand; without any of all arms."""
 
@@ -185,28 +171,19 @@ class ForwardHoldsDraws(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ColumnTooWide(Message):
     column: str
-
-    def __str__(self) -> str:
-        return f"Too narrow for the column {self.column}: it is in report.md."
+    sentence = "Too narrow for the column {column}: it is in report.md."
 
 
-@dataclass(frozen=True, slots=True)
 class OutputLength(Message):
     tokens: int
-
-    def __str__(self) -> str:
-        return f"each output {self.tokens} tokens, EOS ignored"
+    sentence = "each output {tokens} tokens, EOS ignored"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensHashed(Message):
     digest: str
-
-    def __str__(self) -> str:
-        return f"Hash of all token ids: {self.digest}"
+    sentence = "Hash of all token ids: {digest}"
 
 
 _ROLLED_BACK = {
@@ -216,7 +193,6 @@ _ROLLED_BACK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class StatesRolledBack(Message):
     """How running states of each role are; by arm the milliseconds of a loop that takes, and the loop's."""
 
@@ -233,7 +209,6 @@ class StatesRolledBack(Message):
         return f"Running states are rolled back, {how}.{spent}"
 
 
-@dataclass(frozen=True, slots=True)
 class EnergyCounted(Message):
     energy: Energy
 
@@ -252,7 +227,6 @@ class EnergyCounted(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class EnergyUncounted(Message):
     arms: tuple[str, ...]
 
@@ -261,7 +235,6 @@ class EnergyUncounted(Message):
         return f"Not counted: {listed}; an external engine may compute on another device or machine."
 
 
-@dataclass(frozen=True, slots=True)
 class BatchesAlike(Message):
     """Outputs of batches that are not those of batch size 1, of so many."""
 
@@ -278,7 +251,6 @@ class BatchesAlike(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class PaysUpToBatch(Message):
     line: PaysUpTo
     largest: int
@@ -306,7 +278,6 @@ _EXTRACTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class CodeExtracted(Message):
     """What of an answer is run as code, by the name of the way in ``WAYS``."""
 
@@ -337,7 +308,6 @@ LEFT_OUT = {
 """What is of data, by its name in their provenance."""
 
 
-@dataclass(frozen=True, slots=True)
 class DataLeftOut(Message):
     counts: Counts
 
@@ -346,7 +316,6 @@ class DataLeftOut(Message):
         return f"Left out, {listed}."
 
 
-@dataclass(frozen=True, slots=True)
 class FieldsUnused(Message):
     counts: Counts
 
@@ -354,19 +323,15 @@ class FieldsUnused(Message):
         return f"Not used of the file: {_counted(self.counts)}."
 
 
-@dataclass(frozen=True, slots=True)
 class ReferencesUnread(Message):
     unread: int
     references: int | None
-
-    def __str__(self) -> str:
-        return (
-            f"ROUGE cannot read {self.unread} of {self.references} references, which have no score: it keeps "
-            "the letters a to z and digits alone."
-        )
+    sentence = (
+        "ROUGE cannot read {unread} of {references} references, which have no score: it keeps "
+        "the letters a to z and digits alone."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class PartsUnwritten(Message):
     """By a chat template."""
 
@@ -376,7 +341,6 @@ class PartsUnwritten(Message):
         return f"The chat template does not write, by prompts that have them: {_counted(self.counts)}."
 
 
-@dataclass(frozen=True, slots=True)
 class ThoughtsOpened(Message):
     """By a chat template; ``switch``: the variable of it that leaves them out."""
 
@@ -393,7 +357,6 @@ class ThoughtsOpened(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class DeveloperMessages(Message):
     count: int
     as_system: bool
@@ -420,15 +383,11 @@ SIDE_BY_SIDE_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class RunsCompared(Message):
     prompts: int
-
-    def __str__(self) -> str:
-        return f"B against A on {self.prompts} common prompts"
+    sentence = "B against A on {prompts} common prompts"
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsUnfinished(Message):
     """How many prompts an arm of a comparison finished in either run, and what the others ended with."""
 
@@ -441,16 +400,12 @@ class PromptsUnfinished(Message):
         return f"{both_arms(arm)} has times of {counts}{why}"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensIdentical(Message):
     arm: str
     outputs: int
-
-    def __str__(self) -> str:
-        return f"{self.arm}: identical tokens in all {self.outputs} outputs"
+    sentence = "{arm}: identical tokens in all {outputs} outputs"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensPart(Message):
     """Identical outputs of all, and where others part first: ``gap`` of two logits, if texts were read."""
 

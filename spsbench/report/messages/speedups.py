@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spsbench.base.messages import Message
 from spsbench.report import wording
 from spsbench.report.messages.losslessness import share
@@ -15,7 +13,6 @@ from spsbench.store.summary_types import BreakEven, Hindsight, LoopLine, Outcome
 # --- verdicts ---
 
 
-@dataclass(frozen=True, slots=True)
 class Gain(Message):
     """Speedups, as a clause."""
 
@@ -27,7 +24,6 @@ class Gain(Message):
         return text if self.end_to_end is None else f"{text}, {speedup(self.end_to_end)} end to end"
 
 
-@dataclass(frozen=True, slots=True)
 class Pays(Message):
     """``scope``: sampling and batch size where there are several; ``chosen``: among arms."""
 
@@ -42,7 +38,6 @@ class Pays(Message):
         return f"{self.name}{_after_comma(self.scope)} pays: {self.gain}."
 
 
-@dataclass(frozen=True, slots=True)
 class DoesNotPay(Message):
     """``even``: where the arm would pay; None where that is unknown."""
 
@@ -65,7 +60,6 @@ class DoesNotPay(Message):
         return f"{ran} It would pay with {' or '.join(ways)}."
 
 
-@dataclass(frozen=True, slots=True)
 class NoClearGain(Message):
     name: str
     scope: str
@@ -76,7 +70,6 @@ class NoClearGain(Message):
         return f"No clear gain{_after_comma(self.scope)}: {self.name} ran {self.gain}. {self.remedy}"
 
 
-@dataclass(frozen=True, slots=True)
 class HiddenByContention(Message):
     """An answer that CPU contention leaves open.
 
@@ -108,7 +101,6 @@ def _after_comma(scope: str) -> str:
     return f", {scope}" if scope else ""
 
 
-@dataclass(frozen=True, slots=True)
 class TooFewToChoose(Message):
     """Prompts to choose an arm on some and to measure it on others; ``more``: how to get more."""
 
@@ -123,7 +115,6 @@ class TooFewToChoose(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class NoIntervalOver(Message):
     prompts: int
     more: str
@@ -132,23 +123,16 @@ class NoIntervalOver(Message):
         return f"There is no interval over {counted(self.prompts, 'prompt')}. {self.more}."
 
 
-@dataclass(frozen=True, slots=True)
 class IntervalTooWide(Message):
     more: str
-
-    def __str__(self) -> str:
-        return f"{self.more} for a narrower interval."
+    sentence = "{more} for a narrower interval."
 
 
-@dataclass(frozen=True, slots=True)
 class LargestKMeasured(Message):
     k: int
-
-    def __str__(self) -> str:
-        return f"K={self.k} is the largest that was measured; a larger K may be faster."
+    sentence = "K={k} is the largest that was measured; a larger K may be faster."
 
 
-@dataclass(frozen=True, slots=True)
 class ChosenOnHalf(Message):
     """The speedup of the arm chosen on one half of the prompts; None where that was ArS."""
 
@@ -161,26 +145,19 @@ class ChosenOnHalf(Message):
         return f"Chosen on one half of the prompts and measured on the other, both ways: {measured}."
 
 
-@dataclass(frozen=True, slots=True)
 class LargestLoss(Message):
     factor: str
-
-    def __str__(self) -> str:
-        return f"Largest loss: {self.factor}."
+    sentence = "Largest loss: {factor}."
 
 
 SLOWEST_GAIN_NOTHING = "The slowest sequences gain nothing."
 
 
-@dataclass(frozen=True, slots=True)
 class OthersSlower(Message):
     noun: str
-
-    def __str__(self) -> str:
-        return f"Every other {self.noun} is slower."
+    sentence = "Every other {noun} is slower."
 
 
-@dataclass(frozen=True, slots=True)
 class ArmsAlike(Message):
     """Arms that are as good as the fastest one, of so many others; by name where they are few."""
 
@@ -193,7 +170,6 @@ class ArmsAlike(Message):
         return f"Cannot be told apart from it: {', '.join(self.names)}."
 
 
-@dataclass(frozen=True, slots=True)
 class KsAlike(Message):
     """Several K in order; ``gapless``: every measured K between the ends is among them."""
 
@@ -225,17 +201,14 @@ JUDGING_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class BelowBestRule(Message):
     """Accepted tokens over those of the best rule, with the interval."""
 
     share: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.share} of the tokens that the best lossless rule (block verification) would accept of "
-            "these drafts on average: `--rule block`."
-        )
+    sentence = (
+        "{share} of the tokens that the best lossless rule (block verification) would accept of "
+        "these drafts on average: `--rule block`."
+    )
 
 
 THEORY_NOTE = (
@@ -248,22 +221,15 @@ THEORY_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TheoreticalK(Message):
     """The theory's best K, and the gain that alpha and c alone grant."""
 
     k: int
     speedup: float | None
     least: float | None
-
-    def __str__(self) -> str:
-        return (
-            f"the theory's best K is {self.k}, {self.speedup:.2f}x; at least {self.least:.2f}x from alpha "
-            "and c alone."
-        )
+    sentence = "the theory's best K is {k}, {speedup:.2f}x; at least {least:.2f}x from alpha and c alone."
 
 
-@dataclass(frozen=True, slots=True)
 class LoopTakes(Message):
     line: LoopLine
 
@@ -274,7 +240,6 @@ class LoopTakes(Message):
         return f"{text}."
 
 
-@dataclass(frozen=True, slots=True)
 class ForwardReads(Message):
     """Bytes of weights, of the target and of a draft."""
 
@@ -286,7 +251,6 @@ class ForwardReads(Message):
         return f"A forward of the target reads {wording.mebibytes(self.target)} of weights{draft}."
 
 
-@dataclass(frozen=True, slots=True)
 class DispatchBound(Message):
     """``shared``: a hypervisor reports the cache."""
 
@@ -310,7 +274,6 @@ class DispatchBound(Message):
 BANDWIDTH_UNKNOWN = "The memory bandwidth was not measured, so no floor is shown."
 
 
-@dataclass(frozen=True, slots=True)
 class BandwidthMeasured(Message):
     bytes_per_s: float
 
@@ -318,7 +281,6 @@ class BandwidthMeasured(Message):
         return f"Measured bandwidth: {self.bytes_per_s / 1e9:.3g} GB/s."
 
 
-@dataclass(frozen=True, slots=True)
 class BestKInEveryLoop(Message):
     """What the right K in every loop would have gained over the best fixed one."""
 

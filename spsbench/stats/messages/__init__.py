@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.axes import Row, label
 from spsbench.base.messages import Message
@@ -29,15 +28,12 @@ MOST_NAMED = 3
 """Names that a sentence lists before it counts the others."""
 
 
-@dataclass(frozen=True, slots=True)
 class OfArm(Message):
     """What is said of one arm, which is called by ``full_name``."""
 
     arm: str
     said: Message | str
-
-    def __str__(self) -> str:
-        return f"{self.arm}: {self.said}"
+    sentence = "{arm}: {said}"
 
 
 def full_name(row: Row) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from spsbench.base.messages import Message
@@ -61,7 +60,6 @@ NO_TIMES = "values that are no times"
 """Why sequences of an arm count as unfinished that have no error."""
 
 
-@dataclass(frozen=True, slots=True)
 class Differs(Message):
     """A setting's title; its values stand behind it where both are short enough to read."""
 
@@ -77,15 +75,11 @@ class Differs(Message):
         return f"{self.title} differs" + (f" ({', '.join(self.values)})" if short else "")
 
 
-@dataclass(frozen=True, slots=True)
 class SamplingDiffers(Message):
     name: str
-
-    def __str__(self) -> str:
-        return f"the sampling {self.name!r} differs"
+    sentence = "the sampling {name!r} differs"
 
 
-@dataclass(frozen=True, slots=True)
 class MetricsUnlike(Message):
     """A metric with its signature in either run."""
 
@@ -100,15 +94,11 @@ class MetricsUnlike(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class StoppedByWidth(Message):
     run: str
-
-    def __str__(self) -> str:
-        return f"{self.run} stopped by the width of its intervals; those here are for a fixed number"
+    sentence = "{run} stopped by the width of its intervals; those here are for a fixed number"
 
 
-@dataclass(frozen=True, slots=True)
 class ContentionHeld(Message):
     """CPU contention of a run that the intervals hold."""
 
@@ -119,23 +109,16 @@ class ContentionHeld(Message):
         return f"intervals include {contention_named(self.reasons)} of {self.run}: {'; '.join(self.reasons)}"
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsReworded(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"{self.count} prompts of the same name differ in their words and are left out"
+    sentence = "{count} prompts of the same name differ in their words and are left out"
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsOfOneRun(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"{self.count} prompts are in one run only and are left out"
+    sentence = "{count} prompts are in one run only and are left out"
 
 
-@dataclass(frozen=True, slots=True)
 class Slower(Message):
     """An arm of B with its time per token over that of A."""
 

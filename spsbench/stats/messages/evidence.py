@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spsbench.base.messages import Message
 from spsbench.stats.messages import listed
 from spsbench.store.summary_types import BeamIdentity
@@ -18,7 +16,6 @@ NO_EXACT_SEARCH = "no exact beam search beside it: --arms ars,sps"
 NOTHING_SAMPLED = "beam search samples nothing"
 
 
-@dataclass(frozen=True, slots=True)
 class SumsNotFinite(Message):
     """Sequences whose recorded sums are no numbers, and which sums."""
 
@@ -33,7 +30,6 @@ class SumsNotFinite(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class AlphasDiffer(Message):
     """By so many standard errors."""
 
@@ -43,55 +39,39 @@ class AlphasDiffer(Message):
         return f"alpha_tested and alpha_beta differ by {abs(self.z):.1f} standard errors"
 
 
-@dataclass(frozen=True, slots=True)
 class ImpossibleTokens(Message):
     count: int
     tokens: int
-
-    def __str__(self) -> str:
-        return f"{self.count} of {self.tokens} tokens have probability 0 under the target"
+    sentence = "{count} of {tokens} tokens have probability 0 under the target"
 
 
-@dataclass(frozen=True, slots=True)
 class LargeEValue(Message):
     log10: float
     alarm_log10: float
-
-    def __str__(self) -> str:
-        return f"e-value 10^{self.log10:.1f}, alarm at 10^{self.alarm_log10:.0f}"
+    sentence = "e-value 10^{log10:.1f}, alarm at 10^{alarm_log10:.0f}"
 
 
-@dataclass(frozen=True, slots=True)
 class FewPositions(Message):
     """Positions with a choice between tokens."""
 
     count: int
-
-    def __str__(self) -> str:
-        return f"only {self.count} positions had more than one possible token"
+    sentence = "only {count} positions had more than one possible token"
 
 
-@dataclass(frozen=True, slots=True)
 class AboveOptimum(Message):
     """Accepted tokens over those of the best lossless rule, and the lower end of the ratio's interval."""
 
     ratio: float
     low: float
-
-    def __str__(self) -> str:
-        return f"accepts {self.ratio:.1%} of what the best lossless rule can, at least {self.low:.1%}"
+    sentence = "accepts {ratio:.1%} of what the best lossless rule can, at least {low:.1%}"
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsContradicted(Message):
     contradicted: int
     decisions: int
-
-    def __str__(self) -> str:
-        return f"{self.contradicted} of {self.decisions} decisions contradict the models' rows"
+    sentence = "{contradicted} of {decisions} decisions contradict the models' rows"
 
 
-@dataclass(frozen=True, slots=True)
 class DecisionsFollow(Message):
     """Every decision, from rows of a loop or of the target; ``kept``: the loop's rows were kept."""
 
@@ -102,52 +82,38 @@ class DecisionsFollow(Message):
         return f"every decision follows from {whose}"
 
 
-@dataclass(frozen=True, slots=True)
 class RowsContradicted(Message):
     """Rows of a model that rounding cannot explain."""
 
     role: str
     beyond: int
     rows: int
-
-    def __str__(self) -> str:
-        return f"{self.beyond} of {self.rows} rows of the {self.role} contradict an independent forward"
+    sentence = "{beyond} of {rows} rows of the {role} contradict an independent forward"
 
 
-@dataclass(frozen=True, slots=True)
 class RowsFarOff(Message):
     """Mean total variation of rows from an independent forward, and what rounding alone does."""
 
     role: str
     apart: float
     rounding: float
-
-    def __str__(self) -> str:
-        return (
-            f"the rows of the {self.role} lie {self.apart:.1%} from an independent forward, rounding alone "
-            f"{self.rounding:.1%}"
-        )
+    sentence = (
+        "the rows of the {role} lie {apart:.1%} from an independent forward, rounding alone {rounding:.1%}"
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class SearchesDiffer(Message):
     contradicted: int
     searches: int
-
-    def __str__(self) -> str:
-        return f"{self.contradicted} of {self.searches} searches found other hypotheses or scores"
+    sentence = "{contradicted} of {searches} searches found other hypotheses or scores"
 
 
-@dataclass(frozen=True, slots=True)
 class LogProbabilitiesContradicted(Message):
     contradicted: int
     sequences: int
-
-    def __str__(self) -> str:
-        return f"{self.contradicted} of {self.sequences} log-probabilities contradict the target"
+    sentence = "{contradicted} of {sequences} log-probabilities contradict the target"
 
 
-@dataclass(frozen=True, slots=True)
 class SearchesAgree(Message):
     """With exact beam search."""
 
@@ -177,7 +143,6 @@ NO_COMMON_PROMPT = "no common prompt"
 SAME_PROBLEMS_SOLVED = "the same problems are solved"
 
 
-@dataclass(frozen=True, slots=True)
 class NoVariance(Message):
     """Of so few prompts."""
 
@@ -187,7 +152,6 @@ class NoVariance(Message):
         return f"{self.prompts} prompt{'' if self.prompts == 1 else 's'}: no variance to judge by"
 
 
-@dataclass(frozen=True, slots=True)
 class NoSpread(Message):
     """Scores, or differences of them, that are all the same; ``by_prompt``: not a corpus's figure."""
 
@@ -199,17 +163,13 @@ class NoSpread(Message):
         return f"{same} {'on every prompt' if self.by_prompt else 'whichever prompt is left out'}"
 
 
-@dataclass(frozen=True, slots=True)
 class MarginOfGap(Message):
     """A margin of parity that is a share of the gap between target and draft."""
 
     share: float
-
-    def __str__(self) -> str:
-        return f"{self.share:.0%} of the target-draft gap"
+    sentence = "{share:.0%} of the target-draft gap"
 
 
-@dataclass(frozen=True, slots=True)
 class AbsoluteMargin(Message):
     """A margin of parity where the draft alone was not measured, or is as good as the target."""
 
@@ -228,16 +188,12 @@ NOTHING_SCORED = "nothing was scored, so there is no parity to judge"
 NOTHING_COMPARED = "no SpS arm is beside ArS, so there is no parity to judge"
 
 
-@dataclass(frozen=True, slots=True)
 class SequencesLacking(Message):
     failed: int
     missing: int
-
-    def __str__(self) -> str:
-        return f"{self.failed} sequences failed and {self.missing} are missing"
+    sentence = "{failed} sequences failed and {missing} are missing"
 
 
-@dataclass(frozen=True, slots=True)
 class VerdictFails(Message):
     """A verdict that is not ok, with its reasons."""
 
@@ -248,18 +204,12 @@ class VerdictFails(Message):
         return f"{self.verdict} ({'; '.join(self.reasons)})"
 
 
-@dataclass(frozen=True, slots=True)
 class OutputsUnread(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"outputs that could not be read again: {self.count}"
+    sentence = "outputs that could not be read again: {count}"
 
 
-@dataclass(frozen=True, slots=True)
 class MetricDiffers(Message):
     metric: str
     difference: float | None
-
-    def __str__(self) -> str:
-        return f"{self.metric} differs by {self.difference:+.4f}"
+    sentence = "{metric} differs by {difference:+.4f}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from spsbench.base.messages import Message
@@ -103,7 +102,6 @@ RESIDUAL_TITLES = {name: text.title for name, text in TEXTS.items()} | {
 """Of what a residual of a prediction may come from."""
 
 
-@dataclass(frozen=True, slots=True)
 class SpeedupExplained(Message):
     """The bound, the largest loss with its factor, what was measured, and break-even."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spsbench.base.messages import Message
 from spsbench.stats.messages.evidence import AlphasDiffer
 
@@ -18,7 +16,6 @@ PROCESSES_DIFFER = "The processes wrote different tokens from the same seeds. `s
 _NOT_TO_BE_USED = "Do not use these numbers; run `spsbench verify`."
 
 
-@dataclass(frozen=True, slots=True)
 class TooFewPrompts(Message):
     """So few prompts, or another unit, under the arm that has fewest; ``remedy``: a way to more."""
 
@@ -34,27 +31,20 @@ class TooFewPrompts(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class SequencesFailed(Message):
     failed: int
     total: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.failed} of {self.total} sequences failed and are left out. Their errors are in "
-            "samples.jsonl; --resume tries them again."
-        )
+    sentence = (
+        "{failed} of {total} sequences failed and are left out. Their errors are in "
+        "samples.jsonl; --resume tries them again."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class SequencesMissing(Message):
     missing: int
-
-    def __str__(self) -> str:
-        return f"{self.missing} sequences have not been run. Continue with --resume."
+    sentence = "{missing} sequences have not been run. Continue with --resume."
 
 
-@dataclass(frozen=True, slots=True)
 class SpeedupDrifted(Message):
     """Speedups of both halves of a run; ``anytime``: its intervals are those of a confidence sequence."""
 
@@ -71,7 +61,6 @@ class SpeedupDrifted(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class AcceptanceOfAnotherRule(Message):
     alphas: AlphasDiffer
 
@@ -79,7 +68,6 @@ class AcceptanceOfAnotherRule(Message):
         return f"{self.alphas}, so tokens were not accepted by the stated rule. {_NOT_TO_BE_USED}"
 
 
-@dataclass(frozen=True, slots=True)
 class EvidenceFails(Message):
     """A kind of evidence that alarms, with its reasons."""
 
@@ -90,7 +78,6 @@ class EvidenceFails(Message):
         return f"{self.kind} fails: {'; '.join(self.reasons)}. {_NOT_TO_BE_USED}"
 
 
-@dataclass(frozen=True, slots=True)
 class GreedyOutputsDiffer(Message):
     """The share of greedy outputs that are those of ArS, and where another first parts from them."""
 
@@ -107,7 +94,6 @@ class GreedyOutputsDiffer(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class QualityDiffers(Message):
     """A metric's difference from ArS with its interval, which leaves out 0."""
 
@@ -115,15 +101,12 @@ class QualityDiffers(Message):
     difference: float | None
     low: float | None
     high: float | None
-
-    def __str__(self) -> str:
-        return (
-            f"its {self.metric} differs from that of ArS by {self.difference:+.4f} [{self.low:+.4f}, "
-            f"{self.high:+.4f}]. One lossless run in twenty does this by chance; repeat with another --seed."
-        )
+    sentence = (
+        "its {metric} differs from that of ArS by {difference:+.4f} [{low:+.4f}, "
+        "{high:+.4f}]. One lossless run in twenty does this by chance; repeat with another --seed."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class NoFigure(Message):
     """A metric without a figure of these arms."""
 
@@ -138,39 +121,29 @@ class NoFigure(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class RanEager(Message):
     arm: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} ran with the engine eager: {self.reason}."
+    sentence = "{arm} ran with the engine eager: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class EngineNotStarted(Message):
     arm: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} was left out, its engine could not be started: {self.reason}."
+    sentence = "{arm} was left out, its engine could not be started: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class SlowDtype(Message):
     """A dtype of 16 bits that was left to the checkpoint, in which few CPUs compute fast."""
 
     dtype: str
-
-    def __str__(self) -> str:
-        return (
-            f"The models compute in {self.dtype}, the checkpoint's dtype, over torch. On many CPUs --dtype "
-            "float32 is faster, several times where ONNX Runtime covers both models: measure it too before "
-            "you judge the baseline."
-        )
+    sentence = (
+        "The models compute in {dtype}, the checkpoint's dtype, over torch. On many CPUs --dtype "
+        "float32 is faster, several times where ONNX Runtime covers both models: measure it too before "
+        "you judge the baseline."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsCut(Message):
     count: int
 

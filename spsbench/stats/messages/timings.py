@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from spsbench.base.messages import Message
@@ -20,7 +19,6 @@ TAKEN = {
 _OF_A_GPU = ("throttled_s", "shared_s")
 
 
-@dataclass(frozen=True, slots=True)
 class ContentionMeasured(Message):
     """Seconds of each second measured, by one of ``TAKEN``."""
 
@@ -41,7 +39,6 @@ def contention_named(reasons: Sequence[str]) -> str:
 INDEPENDENT_OF_LOAD = "tokens per loop, alpha, quality, losslessness and the hash of all tokens"
 
 
-@dataclass(frozen=True, slots=True)
 class ContentionIncluded(Message):
     """CPU contention in times where nothing is compared, or where prompts are too few on a quiet machine too.
 
@@ -71,11 +68,9 @@ class ContentionIncluded(Message):
         again = "the same command with --out RUN and" if self.by_folder else "spsbench run --resume RUN"
         return f"{self.purpose}: {again} --remeasure 10min, when less else runs."
 
-    def __str__(self) -> str:
-        return f"Disturbed: {self._contention}, and ms/token includes all of it. {self._remedy}"
+    sentence = "Disturbed: {_contention}, and ms/token includes all of it. {_remedy}"
 
 
-@dataclass(frozen=True, slots=True)
 class ContentionHides(ContentionIncluded):
     """CPU contention that may hide whether speculation pays."""
 
@@ -90,7 +85,6 @@ class ContentionHides(ContentionIncluded):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ContentionWidened(ContentionIncluded):
     """CPU contention for which intervals are wider; they decide all the same."""
 
@@ -108,20 +102,16 @@ CONTENTION_NOT_COUNTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class WorkersShareMachine(Message):
     """How many workers measured on one machine at once, at most."""
 
     most: int
-
-    def __str__(self) -> str:
-        return (
-            f"Up to {self.most} workers of this run measured on one machine at once: times are those of a "
-            "shared machine, whose memory bandwidth they divide."
-        )
+    sentence = (
+        "Up to {most} workers of this run measured on one machine at once: times are those of a "
+        "shared machine, whose memory bandwidth they divide."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class WorkersUnlike(Message):
     """Settings that differ, each with its values: (("cpu", ("EPYC", "Xeon")),)."""
 
@@ -135,7 +125,6 @@ class WorkersUnlike(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class SlowSequences(Message):
     """Sequences with the factor by which each is slower than the arm's median, slowest first."""
 
@@ -149,7 +138,6 @@ class SlowSequences(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class TimesContradictLoops(Message):
     """Seconds of an arm and of its loops; the same of the sequence where they differ most."""
 
@@ -159,16 +147,13 @@ class TimesContradictLoops(Message):
     example: str
     example_decode_s: float
     example_loops_s: float
-
-    def __str__(self) -> str:
-        return (
-            f"The times of {self.arm}, contradict its loops: {self.decode_s:.4g} s, of which loops took "
-            f"{self.loops_s:.4g} s; most of all in {self.example} ({self.example_decode_s:.4g} s and "
-            f"{self.example_loops_s:.4g} s). Do not use its speedup."
-        )
+    sentence = (
+        "The times of {arm}, contradict its loops: {decode_s:.4g} s, of which loops took "
+        "{loops_s:.4g} s; most of all in {example} ({example_decode_s:.4g} s and "
+        "{example_loops_s:.4g} s). Do not use its speedup."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsUntimed(Message):
     """Prompts, of all that were asked, without a time of an arm or of its baseline."""
 
@@ -183,15 +168,12 @@ class PromptsUntimed(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class RepeatsDiffer(Message):
     """Repeated timings whose tokens were others, one of them by its name."""
 
     count: int
     example: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.count} timings taken again wrote other tokens from the same seed, e.g. {self.example}: "
-            "what answered is not deterministic."
-        )
+    sentence = (
+        "{count} timings taken again wrote other tokens from the same seed, e.g. {example}: "
+        "what answered is not deterministic."
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from spsbench.base.messages import Message
@@ -16,7 +15,6 @@ NO_ALARM = "No alarm, so there is nothing to reproduce."
 CACHE_UNKNOWN = "it does not report whether its prefix cache is on"
 
 
-@dataclass(frozen=True, slots=True)
 class TooManyInFlight(Message):
     most: int
 
@@ -25,7 +23,6 @@ class TooManyInFlight(Message):
         return f"it takes {requests} at a time"
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessorsMissing(Message):
     names: Sequence[str]
 
@@ -33,7 +30,6 @@ class ProcessorsMissing(Message):
         return f"it has no {', '.join(self.names)}"
 
 
-@dataclass(frozen=True, slots=True)
 class CacheFixed(Message):
     wanted: bool
 
@@ -44,42 +40,29 @@ class CacheFixed(Message):
 # --- an audit ---
 
 
-@dataclass(frozen=True, slots=True)
 class EvidenceWritten(Message):
     path: Path
-
-    def __str__(self) -> str:
-        return f"Evidence for others to check is in {self.path}: spsbench audit {self.path}."
+    sentence = "Evidence for others to check is in {path}: spsbench audit {path}."
 
 
-@dataclass(frozen=True, slots=True)
 class TextsWritten(Message):
     folder: Path
-
-    def __str__(self) -> str:
-        return f"Texts and audit.json are in {self.folder}."
+    sentence = "Texts and audit.json are in {folder}."
 
 
-@dataclass(frozen=True, slots=True)
 class Reproducing(Message):
     setting: str
-
-    def __str__(self) -> str:
-        return f"Looking for a prompt that shows it: {self.setting}"
+    sentence = "Looking for a prompt that shows it: {setting}"
 
 
-@dataclass(frozen=True, slots=True)
 class NotReproduced(Message):
     error: Exception
-
-    def __str__(self) -> str:
-        return f"No reproduction: {self.error}."
+    sentence = "No reproduction: {error}."
 
 
 # --- a test of an engine ---
 
 
-@dataclass(frozen=True, slots=True)
 class NotJudged(Message):
     """Tests that the engine reports too little for, each with the reason."""
 
@@ -89,7 +72,6 @@ class NotJudged(Message):
         return f"Not judged: {'; '.join(f'{test} ({why})' for test, why in self.reasons)}."
 
 
-@dataclass(frozen=True, slots=True)
 class TextShown(Message):
     setting: str
     raised_alarm: bool
@@ -101,7 +83,6 @@ class TextShown(Message):
         return f"\n{self.setting}, {about} (line {self.line} of {self.path}):"
 
 
-@dataclass(frozen=True, slots=True)
 class BestLaw(Message):
     law: str
     nats: float
@@ -114,7 +95,6 @@ class BestLaw(Message):
 # --- releases ---
 
 
-@dataclass(frozen=True, slots=True)
 class ReleasesPlanned(Message):
     title: str
     versions: Sequence[str]
@@ -138,24 +118,17 @@ class ReleasesPlanned(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseSkipped(Message):
     version: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.version} was skipped: {self.why}"
+    sentence = "{version} was skipped: {why}"
 
 
-@dataclass(frozen=True, slots=True)
 class NoReleaseDiffers(Message):
     ratio: float
-
-    def __str__(self) -> str:
-        return f"No release differs: its law, and by more than {self.ratio:.0%} its acceptance and speed."
+    sentence = "No release differs: its law, and by more than {ratio:.0%} its acceptance and speed."
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseDiffers(Message):
     """``unless``: releases before it that were not audited."""
 

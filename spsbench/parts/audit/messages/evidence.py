@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -25,7 +24,6 @@ def _misfits(texts: int) -> str:
     return f"in {texts} texts they are not one number below 0 a token"
 
 
-@dataclass(frozen=True, slots=True)
 class LogprobsUnusable(Message):
     texts: int
 
@@ -33,17 +31,13 @@ class LogprobsUnusable(Message):
         return f"Logprobs: {_misfits(self.texts)}."
 
 
-@dataclass(frozen=True, slots=True)
 class LogprobsFit(Message):
     law: str
     tokens: int
     right: int
-
-    def __str__(self) -> str:
-        return f"{self.right} of {self.tokens} logprobs are those of {self.law}."
+    sentence = "{right} of {tokens} logprobs are those of {law}."
 
 
-@dataclass(frozen=True, slots=True)
 class LogprobsDiffer(LogprobsFit):
     """``elsewhere``: texts by what their logprobs belong to in place of their tokens."""
 
@@ -77,7 +71,6 @@ TOO_FEW_COUNTED = "fewer tokens are counted than there are"
 NO_COUNTERS = "Drafted, accepted and loops are not reported."
 
 
-@dataclass(frozen=True, slots=True)
 class CountersFit(Message):
     texts: int
     past_the_end: int
@@ -92,7 +85,6 @@ class CountersFit(Message):
         return f"Counters: {'; '.join(parts)}."
 
 
-@dataclass(frozen=True, slots=True)
 class CountersDiffer(Message):
     """``wrong``: in how many texts which of the sentences above is true; ``lag``: the request they fit."""
 
@@ -119,7 +111,6 @@ COMPARED_TO_BEST = "sample and compare with the most probable token"
 LOOPS_UNKNOWN = "Loops of K drafted tokens are not known."
 
 
-@dataclass(frozen=True, slots=True)
 class DraftsNotReported(Message):
     texts: int
     shorter: int
@@ -131,23 +122,16 @@ class DraftsNotReported(Message):
         return f"{why}, and which tokens each drafted is not reported."
 
 
-@dataclass(frozen=True, slots=True)
 class NoSureRow(Message):
     p_min: float
-
-    def __str__(self) -> str:
-        return f"Nothing was drafted: no row reached {self.p_min:g}."
+    sentence = "Nothing was drafted: no row reached {p_min:g}."
 
 
-@dataclass(frozen=True, slots=True)
 class NothingDrafted(Message):
     texts: int
-
-    def __str__(self) -> str:
-        return f"A draft is loaded, and in {self.texts} texts nothing was drafted."
+    sentence = "A draft is loaded, and in {texts} texts nothing was drafted."
 
 
-@dataclass(frozen=True, slots=True)
 class LoopLengths(Message):
     """Tokens per loop, and the least and the most by the rows: it depends on the rule."""
 
@@ -160,23 +144,17 @@ class LoopLengths(Message):
     def rows(self) -> str:
         return f"the rows of target and draft give {self.least:.2f} to {self.most:.2f}, by the rule."
 
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} tokens per loop in {self.loops} loops; {self.rows}"
+    sentence = "{mean:.2f} tokens per loop in {loops} loops; {rows}"
 
 
-@dataclass(frozen=True, slots=True)
 class NoneAccepted(LoopLengths):
-    def __str__(self) -> str:
-        return f"No drafted token was accepted in {self.loops} loops; {self.rows}"
+    sentence = "No drafted token was accepted in {loops} loops; {rows}"
 
 
-@dataclass(frozen=True, slots=True)
 class AllAccepted(LoopLengths):
-    def __str__(self) -> str:
-        return f"Every drafted token counts as accepted in all of {self.loops} loops; {self.rows}"
+    sentence = "Every drafted token counts as accepted in all of {loops} loops; {rows}"
 
 
-@dataclass(frozen=True, slots=True)
 class OtherDrafts(Message):
     """``processors``: of logits, which drafts need not know."""
 
@@ -188,7 +166,6 @@ class OtherDrafts(Message):
         return f"The drafts do not know its {names}, or are others: {self.lengths}"
 
 
-@dataclass(frozen=True, slots=True)
 class LengthsUnlikeText(Message):
     """``kept``: the numbers of drafted tokens that loops accepted."""
 
@@ -200,7 +177,6 @@ class LengthsUnlikeText(Message):
         return f"Accepted lengths do not follow the text{some}, or another drafter is used: {self.lengths}"
 
 
-@dataclass(frozen=True, slots=True)
 class TestedDrafts(Message):
     accepted: int
     tests: int
@@ -224,7 +200,6 @@ TOO_FEW_SAMPLED = "No two requests were sampled."
 NO_SEED_TWICE = "No request was sent twice with one seed."
 
 
-@dataclass(frozen=True, slots=True)
 class Independent(Message):
     requests: Mapping[str, int]
 
@@ -233,7 +208,6 @@ class Independent(Message):
         return f"{requests} are independent of earlier ones."
 
 
-@dataclass(frozen=True, slots=True)
 class Dependent(Message):
     kinds: Sequence[str]
 
@@ -241,13 +215,10 @@ class Dependent(Message):
         return f"Requests {' and '.join(self.kinds)} reuse texts or random numbers of earlier ones."
 
 
-@dataclass(frozen=True, slots=True)
 class SeedsRepeated(Message):
     equal: int
     repeated: int
-
-    def __str__(self) -> str:
-        return f"{self.equal} of {self.repeated} texts were the same when their seed was repeated."
+    sentence = "{equal} of {repeated} texts were the same when their seed was repeated."
 
 
 # --- ends of texts ---
@@ -259,16 +230,13 @@ _RIGHT_ENDS = "Texts end as the target's rows say"
 NOTHING_SAMPLED = "Nothing was sampled."
 
 
-@dataclass(frozen=True, slots=True)
 class TextEnds(Message):
     """``fault``: one of the sentences above."""
 
     texts: int
     full: int
     fault: str = _RIGHT_ENDS
-
-    def __str__(self) -> str:
-        return f"{self.fault}; {self.full} of {self.texts} reach their limit."
+    sentence = "{fault}; {full} of {texts} reach their limit."
 
 
 # --- greedy requests that are repeated behind another one ---
@@ -278,7 +246,6 @@ FIRST_WRONG = "The first greedy requests do not get the target's most probable t
 FIRST_TOO_CERTAIN = "The first greedy requests may have been sampled: their texts are too certain."
 
 
-@dataclass(frozen=True, slots=True)
 class GreedyRepeats(Message):
     later: int
     wrong: int
@@ -295,7 +262,6 @@ class GreedyRepeats(Message):
 # --- withdrawn drafts, at chosen contexts ---
 
 
-@dataclass(frozen=True, slots=True)
 class TooFewToJudge(Message):
     texts: int
 
@@ -308,7 +274,6 @@ def _thresholds(values: Collection[float]) -> str:
     return f"threshold{'s' * (len(values) > 1)} {', '.join(f'{at:g}' for at in values)}"
 
 
-@dataclass(frozen=True, slots=True)
 class WithdrawnDrafts(Message):
     """``ruled_out``, ``remaining``: the largest log e-value by threshold; of drafts below ``fewest``."""
 
@@ -330,20 +295,16 @@ class WithdrawnDrafts(Message):
         return f"{claim} is {'; it is '.join(parts)}."
 
 
-@dataclass(frozen=True, slots=True)
 class Doubted(Message):
     """A finding by the target's law, of texts that have another."""
 
     finding: Message | str
-
-    def __str__(self) -> str:
-        return f"{self.finding} This is by the target's law, which these texts do not follow."
+    sentence = "{finding} This is by the target's law, which these texts do not follow."
 
 
 # --- quantised weights beside plain texts ---
 
 
-@dataclass(frozen=True, slots=True)
 class FarFromWeights(Message):
     nats: float
     rounding: float
@@ -353,15 +314,11 @@ class FarFromWeights(Message):
         return f"{away}, and rounding explains {self.rounding:.3f}"
 
 
-@dataclass(frozen=True, slots=True)
 class PairsDiffer(Message):
     log10_e_value: float
-
-    def __str__(self) -> str:
-        return f"pairs of texts with and without a draft: e-value 10^{self.log10_e_value:.1f}"
+    sentence = "pairs of texts with and without a draft: e-value 10^{log10_e_value:.1f}"
 
 
-@dataclass(frozen=True, slots=True)
 class GreedyDifference(Message):
     """How far below the best logit a token is that the plain text has not, and how far those of plain ones
     are."""

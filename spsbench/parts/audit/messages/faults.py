@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from spsbench.base.messages import Message
@@ -25,20 +24,14 @@ FIRST_TOKEN = "the first token"
 AFTER_FIRST = "the token after the expected first one"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensFrom(Message):
     number: int
-
-    def __str__(self) -> str:
-        return f"tokens from the {self.number}th on"
+    sentence = "tokens from the {number}th on"
 
 
-@dataclass(frozen=True, slots=True)
 class ContextToken(Message):
     number: int
-
-    def __str__(self) -> str:
-        return f"token {self.number} of the texts at the chosen contexts"
+    sentence = "token {number} of the texts at the chosen contexts"
 
 
 # --- laws of whole rows ---
@@ -75,45 +68,30 @@ ONE_TOKEN_SHORT = "cuts one token too many"
 MIN_P = "cuts by min-p"
 
 
-@dataclass(frozen=True, slots=True)
 class TemperatureTimes(Message):
     factor: float
-
-    def __str__(self) -> str:
-        return f"draws at {self.factor:.2g} times the temperature"
+    sentence = "draws at {factor:.2g} times the temperature"
 
 
-@dataclass(frozen=True, slots=True)
 class DrawsFrom(Message):
     share: float
     rows: str
-
-    def __str__(self) -> str:
-        return f"draws {self.share:.1%} from {self.rows}"
+    sentence = "draws {share:.1%} from {rows}"
 
 
-@dataclass(frozen=True, slots=True)
 class DrawsFromDraft(Message):
     share: float
-
-    def __str__(self) -> str:
-        return f"draws {self.share:.0%} from the draft"
+    sentence = "draws {share:.0%} from the draft"
 
 
-@dataclass(frozen=True, slots=True)
 class CutToBest(Message):
     count: int
-
-    def __str__(self) -> str:
-        return f"cuts to the {self.count} best"
+    sentence = "cuts to the {count} best"
 
 
-@dataclass(frozen=True, slots=True)
 class CutToMass(Message):
     mass: float
-
-    def __str__(self) -> str:
-        return f"cuts to a mass of {self.mass}"
+    sentence = "cuts to a mass of {mass}"
 
 
 # --- drafts, their tests and their replacements ---
@@ -146,7 +124,6 @@ NOT_NORMALISED = "tests siblings with rows that are not normalised"
 WITHDRAWS = "withdraws drafts that stayed short"
 
 
-@dataclass(frozen=True, slots=True)
 class WithdrawnAfterDraw(Message):
     """``rows``: of what the best probability is compared with a threshold."""
 
@@ -157,7 +134,6 @@ class WithdrawnAfterDraw(Message):
         return f"{WITHDRAWS}: after it nothing in {self.rows} reaches {self.threshold:g}"
 
 
-@dataclass(frozen=True, slots=True)
 class WithdrawnShort(Message):
     rows: str
     threshold: float
@@ -177,36 +153,24 @@ ONE_NUMBER = "has one number for pick, test and correction"
 ONE_NUMBER_A_LOOP = "tests a loop with one number"
 
 
-@dataclass(frozen=True, slots=True)
 class NumbersReused(Message):
     source: str
-
-    def __str__(self) -> str:
-        return f"reuses the random numbers of {self.source}"
+    sentence = "reuses the random numbers of {source}"
 
 
-@dataclass(frozen=True, slots=True)
 class NoiseReused(Message):
     source: str
-
-    def __str__(self) -> str:
-        return f"reuses the noise of {self.source}"
+    sentence = "reuses the noise of {source}"
 
 
-@dataclass(frozen=True, slots=True)
 class CoarseNumbers(Message):
     bits: int
-
-    def __str__(self) -> str:
-        return f"has uniform numbers of {self.bits} bits"
+    sentence = "has uniform numbers of {bits} bits"
 
 
-@dataclass(frozen=True, slots=True)
 class CoarsePicks(Message):
     bits: int
-
-    def __str__(self) -> str:
-        return f"picks by numbers of {self.bits} bits"
+    sentence = "picks by numbers of {bits} bits"
 
 
 # --- laws that may explain texts, and groups of tokens that are judged apart ---
@@ -229,7 +193,6 @@ REJECTED = "after a rejection"
 WHOLE = "after a whole draft"
 
 
-@dataclass(frozen=True, slots=True)
 class DraftShare(Message):
     share: float
 
@@ -253,10 +216,7 @@ STAKES = {
 """What a stake of a followed log bets on, by the beginning of its name."""
 
 
-@dataclass(frozen=True, slots=True)
 class ImpossibleToken(Message):
     index: int
     token_id: int
-
-    def __str__(self) -> str:
-        return f"token {self.index} of a completion (id {self.token_id}) has probability 0"
+    sentence = "token {index} of a completion (id {token_id}) has probability 0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -20,7 +19,6 @@ COUNTS_CONTRADICT = "counts that contradict each other"
 ONE_TOKEN = "the greedy text repeats one token"
 
 
-@dataclass(frozen=True, slots=True)
 class Describes(Message):
     """``logits``: of engine and target, where the engine has fewer."""
 
@@ -40,43 +38,30 @@ class Describes(Message):
         return text
 
 
-@dataclass(frozen=True, slots=True)
 class SampledTexts(Message):
     texts: int
     tokens: int
-
-    def __str__(self) -> str:
-        return f"{self.texts} sampled texts of {self.tokens} tokens"
+    sentence = "{texts} sampled texts of {tokens} tokens"
 
 
-@dataclass(frozen=True, slots=True)
 class TextLengths(Message):
     lengths: Sequence[int]
-
-    def __str__(self) -> str:
-        return f"{self.lengths} tokens where 1, 2 and 7 were asked for"
+    sentence = "{lengths} tokens where 1, 2 and 7 were asked for"
 
 
-@dataclass(frozen=True, slots=True)
 class Stopped(Message):
     asked: int
     tokens: int
     finish: str
-
-    def __str__(self) -> str:
-        return f"asked to stop at token {self.asked}, it returned {self.tokens} ({self.finish})"
+    sentence = "asked to stop at token {asked}, it returned {tokens} ({finish})"
 
 
-@dataclass(frozen=True, slots=True)
 class GreedyTokens(Message):
     wrong: int
     tokens: int
-
-    def __str__(self) -> str:
-        return f"{self.wrong} of {self.tokens} tokens are not the target's best"
+    sentence = "{wrong} of {tokens} tokens are not the target's best"
 
 
-@dataclass(frozen=True, slots=True)
 class SeedTexts(Message):
     differ: bool
     repeats: bool
@@ -86,7 +71,6 @@ class SeedTexts(Message):
         return f"{three}; one seed twice: {'the same' if self.repeats else 'another text'}"
 
 
-@dataclass(frozen=True, slots=True)
 class ReportedCounts(Message):
     reported: Sequence[str]
 
@@ -94,46 +78,31 @@ class ReportedCounts(Message):
         return f"reports {', '.join(self.reported) or 'nothing about its loops'}"
 
 
-@dataclass(frozen=True, slots=True)
 class AcceptedOfDrafted(Message):
     accepted: int
     drafted: int
-
-    def __str__(self) -> str:
-        return f"{self.accepted} tokens accepted of {self.drafted} drafted"
+    sentence = "{accepted} tokens accepted of {drafted} drafted"
 
 
-@dataclass(frozen=True, slots=True)
 class LoopsListed(Message):
     listed: int
     loops: int
-
-    def __str__(self) -> str:
-        return f"{self.listed} loops in accepted_per_loop, and loops is {self.loops}"
+    sentence = "{listed} loops in accepted_per_loop, and loops is {loops}"
 
 
-@dataclass(frozen=True, slots=True)
 class AcceptedInLoop(Message):
     accepted: int
     most: int
-
-    def __str__(self) -> str:
-        return f"{self.accepted} tokens accepted in a loop of at most {self.most}"
+    sentence = "{accepted} tokens accepted in a loop of at most {most}"
 
 
-@dataclass(frozen=True, slots=True)
 class LoopTokens(Message):
     tokens: int
     emitted: int
-
-    def __str__(self) -> str:
-        return f"loops of {self.tokens} tokens, and {self.emitted} were emitted"
+    sentence = "loops of {tokens} tokens, and {emitted} were emitted"
 
 
-@dataclass(frozen=True, slots=True)
 class DecodedTokens(Message):
     decoded: int
     emitted: int
-
-    def __str__(self) -> str:
-        return f"{self.decoded} tokens decoded and {self.emitted} emitted"
+    sentence = "{decoded} tokens decoded and {emitted} emitted"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 
@@ -38,7 +37,6 @@ lib/libiomp5.so of the environment that vLLM is installed in, as vLLM advises.""
 """What to know of the module of a driver."""
 
 
-@dataclass(frozen=True, slots=True)
 class ScriptTitle(Message):
     """What a script shows, at the output token behind ``prefix``; ``law`` is that of the plain texts."""
 
@@ -69,11 +67,8 @@ class ScriptTitle(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ScriptHeader(Message):
     title: str
     about: str
     version: str
-
-    def __str__(self) -> str:
-        return f"{self.title}\n\n{self.about}\n\nWritten by spsbench {self.version}; needs none of it."
+    sentence = "{title}\n\n{about}\n\nWritten by spsbench {version}; needs none of it."

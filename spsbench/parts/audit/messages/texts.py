@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from spsbench.report import bound
 from spsbench.stats import bounds
 
 
-@dataclass(frozen=True, slots=True)
 class Consistent(Message):
     """``limit``: the leakage that is ruled out; ``unbounded``: no draft was given to bound it."""
 
@@ -29,7 +27,6 @@ class Consistent(Message):
         return f"Consistent with {self.target}{leak}{reasons}."
 
 
-@dataclass(frozen=True, slots=True)
 class NoEvidence(Message):
     reasons: Sequence[str]
 
@@ -37,32 +34,22 @@ class NoEvidence(Message):
         return f"No evidence either way: {'; '.join(self.reasons)}."
 
 
-@dataclass(frozen=True, slots=True)
 class OtherTokens(Message):
     texts: int
-
-    def __str__(self) -> str:
-        return f"{self.texts} texts came without ids: the engine's own tokens may differ"
+    sentence = "{texts} texts came without ids: the engine's own tokens may differ"
 
 
-@dataclass(frozen=True, slots=True)
 class Informative(Message):
     positions: int
-
-    def __str__(self) -> str:
-        return f"{self.positions} positions with more than one possible token"
+    sentence = "{positions} positions with more than one possible token"
 
 
-@dataclass(frozen=True, slots=True)
 class Sharpness(Message):
     z: float
     p_value: float
-
-    def __str__(self) -> str:
-        return f"z {self.z:+.2f}, p {self.p_value:.2g}; above 0: sharper than the target"
+    sentence = "z {z:+.2f}, p {p_value:.2g}; above 0: sharper than the target"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensImpossibleBeyondRounding(Message):
     """``first``: line, index, id and gap of the first one."""
 
@@ -82,7 +69,6 @@ class TokensImpossibleBeyondRounding(Message):
 # --- evidence of others ---
 
 
-@dataclass(frozen=True, slots=True)
 class ScoredAgain(Message):
     apart: float
     missing: int
@@ -93,28 +79,21 @@ class ScoredAgain(Message):
         return f"{same}{lost if self.missing else ''}"
 
 
-@dataclass(frozen=True, slots=True)
 class OtherDecision(Message):
     setting: str
     decision: str
     written: str
-
-    def __str__(self) -> str:
-        return f"{self.setting}: {self.decision}, where the file says {self.written}"
+    sentence = "{setting}: {decision}, where the file says {written}"
 
 
-@dataclass(frozen=True, slots=True)
 class OtherEValues(Message):
     setting: str
-
-    def __str__(self) -> str:
-        return f"{self.setting}: other e-values"
+    sentence = "{setting}: other e-values"
 
 
 # --- a log ---
 
 
-@dataclass(frozen=True, slots=True)
 class Following(Message):
     path: Path
     every: int
@@ -126,36 +105,24 @@ class Following(Message):
         return f"Following {self.path}, 1 request in {self.every}; {rate}. State: {self.state}."
 
 
-@dataclass(frozen=True, slots=True)
 class AlarmRaised(Message):
     line: int
     why: str
-
-    def __str__(self) -> str:
-        return f"ALARM at line {self.line}: {self.why}."
+    sentence = "ALARM at line {line}: {why}."
 
 
-@dataclass(frozen=True, slots=True)
 class WebhookFailed(Message):
     why: str
-
-    def __str__(self) -> str:
-        return f"The webhook failed ({self.why})."
+    sentence = "The webhook failed ({why})."
 
 
-@dataclass(frozen=True, slots=True)
 class LinesRead(Message):
     lines: int
     files: int
     skipped: int
-
-    def __str__(self) -> str:
-        return f"{self.lines} in {self.files} files, {self.skipped} not chosen or empty"
+    sentence = "{lines} in {files} files, {skipped} not chosen or empty"
 
 
-@dataclass(frozen=True, slots=True)
 class RateUnknown(Message):
     texts: int
-
-    def __str__(self) -> str:
-        return f"{self.texts} texts came without ids: the rate of false alarms does not hold for them"
+    sentence = "{texts} texts came without ids: the rate of false alarms does not hold for them"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from spsbench.base import Interval
@@ -22,7 +22,6 @@ def slower_by(slower: Interval) -> str:
     return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
 
 
-@dataclass(frozen=True, slots=True)
 class ChosenOn(Message):
     label: str
     sampling: str
@@ -34,7 +33,6 @@ class ChosenOn(Message):
         return f"{self.label}, {self.sampling}: {prompts}"
 
 
-@dataclass(frozen=True, slots=True)
 class TimesDisturbed(Message):
     """``hides``: the lost time may be more than what is gained."""
 
@@ -48,7 +46,6 @@ class TimesDisturbed(Message):
         return f"Widened: {lost}, and every predicted interval holds all of it."
 
 
-@dataclass(frozen=True, slots=True)
 class NothingPays(Message):
     was_run: bool
 
@@ -57,7 +54,6 @@ class NothingPays(Message):
         return f"Does not pay here: no drafter and K is {predicted}faster than ArS."
 
 
-@dataclass(frozen=True, slots=True)
 class Advised(Message):
     name: str
     speedup: Interval
@@ -68,7 +64,6 @@ class Advised(Message):
         return f"{what} {interval(self.speedup, 'x')} per token predicted."
 
 
-@dataclass(frozen=True, slots=True)
 class MeasuredLive(Message):
     """``name`` is empty of what is advised; ``agrees`` is unknown where times are not trusted."""
 
@@ -85,15 +80,11 @@ class MeasuredLive(Message):
         return f"{name} live beside ArS{where}: {found}."
 
 
-@dataclass(frozen=True, slots=True)
 class DoesNotFollow(Message):
     name: str
-
-    def __str__(self) -> str:
-        return f"ALARM: {self.name} does not follow the target's distribution."
+    sentence = "ALARM: {name} does not follow the target's distribution."
 
 
-@dataclass(frozen=True, slots=True)
 class CloseK(Message):
     ks: Sequence[int]
 
@@ -101,26 +92,19 @@ class CloseK(Message):
         return f"K={', '.join(map(str, self.ks))} cannot be told apart from it."
 
 
-@dataclass(frozen=True, slots=True)
 class FasterWhereMeasured(Message):
     name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} was faster on the measuring prompts: more prompts would decide between the two."
+    sentence = "{name} was faster on the measuring prompts: more prompts would decide between the two."
 
 
-@dataclass(frozen=True, slots=True)
 class DraftingAllowed(Message):
     """In ArS steps a token."""
 
     allowed: float
     now: float
-
-    def __str__(self) -> str:
-        return f"Break-even: drafting a token may take {self.allowed:.2f} ArS steps (now {self.now:.2f})."
+    sentence = "Break-even: drafting a token may take {allowed:.2f} ArS steps (now {now:.2f})."
 
 
-@dataclass(frozen=True, slots=True)
 class WithoutBlock(Message):
     name: str
     slower: Interval
@@ -129,7 +113,6 @@ class WithoutBlock(Message):
         return f"Without block verification ({self.name}) it is predicted {slower_by(self.slower)} slower."
 
 
-@dataclass(frozen=True, slots=True)
 class CellsTooLarge(Message):
     names: Sequence[str]
 
@@ -137,56 +120,40 @@ class CellsTooLarge(Message):
         return f"Left out, too large for --memory: {', '.join(self.names)}."
 
 
-@dataclass(frozen=True, slots=True)
 class ProofTooLong(Message):
     """Of a prompt; times as they are read."""
 
     proof: str
     left: str
-
-    def __str__(self) -> str:
-        return (
-            f"Not run: the proof of a prompt takes about {self.proof}, and {self.left} of --budget are left. "
-            "Give more, shorter prompts, or --no-check."
-        )
+    sentence = (
+        "Not run: the proof of a prompt takes about {proof}, and {left} of --budget are left. "
+        "Give more, shorter prompts, or --no-check."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class LoopsRunEager(Message):
     engine: str
-
-    def __str__(self) -> str:
-        return (
-            f"All loops run kernel by kernel, as with run --engine {self.engine}: of the drafters to compare "
-            "only model has CUDA graphs."
-        )
+    sentence = (
+        "All loops run kernel by kernel, as with run --engine {engine}: of the drafters to compare "
+        "only model has CUDA graphs."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class TorchInPlaceOfOnnx(Message):
     reason: str
-
-    def __str__(self) -> str:
-        return f"The forwards run over torch, not ONNX Runtime: {self.reason}."
+    sentence = "The forwards run over torch, not ONNX Runtime: {reason}."
 
 
-@dataclass(frozen=True, slots=True)
 class NoSpeculation(Message):
     engine: str
-
-    def __str__(self) -> str:
-        return f"# {self.engine}: no speculation; none that it has is predicted to be faster."
+    sentence = "# {engine}: no speculation; none that it has is predicted to be faster."
 
 
-@dataclass(frozen=True, slots=True)
 class NoDrafterOfEngine(Message):
     engine: str
-
-    def __str__(self) -> str:
-        return f"# {self.engine} has none of these drafters."
+    sentence = "# {engine} has none of these drafters."
 
 
-@dataclass(frozen=True, slots=True)
 class Worth(Message):
     name: str
     speedup: Interval
@@ -195,18 +162,12 @@ class Worth(Message):
         return f"# {self.name}: {interval(self.speedup, 'x')} per token, predicted here."
 
 
-@dataclass(frozen=True, slots=True)
 class FasterElsewhere(Message):
     name: str
     engine: str
-
-    def __str__(self) -> str:
-        return f"# {self.name} is faster here, and {self.engine} does not have it."
+    sentence = "# {name} is faster here, and {engine} does not have it."
 
 
-@dataclass(frozen=True, slots=True)
 class KByBatchOf(Message):
     times: Path
-
-    def __str__(self) -> str:
-        return f"# K by batch size: forwards of {self.times}, tokens per loop of these texts."
+    sentence = "# K by batch size: forwards of {times}, tokens per loop of these texts."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 from spsbench.stats import from_alpha, percent
@@ -27,7 +26,6 @@ def short(context: int) -> str:
     return str(context) if context % 1024 else f"{context // 1024}k"
 
 
-@dataclass(frozen=True, slots=True)
 class PaysFrom(Message):
     """``best`` is at alpha 0.8, ``states_kept`` what an engine that reads no token again would have there."""
 
@@ -49,7 +47,6 @@ class PaysFrom(Message):
         return f"{needed}; {at}, by the forwards alone.{again}"
 
 
-@dataclass(frozen=True, slots=True)
 class RatioChange(Message):
     """``way`` is empty where the intervals show no direction."""
 
@@ -64,7 +61,6 @@ class RatioChange(Message):
         return f"{self.name} {self.way} from {self.first:.2f} to {self.last:.2f}"
 
 
-@dataclass(frozen=True, slots=True)
 class BestByContext(Message):
     """After the shortest context and after the longest."""
 
@@ -83,7 +79,6 @@ class BestByContext(Message):
         return f"{ends} at alpha {self.alpha} (best K: {ks}), by the forwards alone: {changes}."
 
 
-@dataclass(frozen=True, slots=True)
 class FasterThanOneRow(Message):
     rows: int
     role: str
@@ -97,7 +92,6 @@ class FasterThanOneRow(Message):
         return f"{ratio}, and {self.rows} rows are more work than one"
 
 
-@dataclass(frozen=True, slots=True)
 class ForwardsUntrusted(Message):
     """``lost`` is the share of their time that contention took; 0 where that is not the reason."""
 
@@ -111,7 +105,6 @@ class ForwardsUntrusted(Message):
         return f"UNTRUSTED: {'; '.join(reasons)}. {remedy}"
 
 
-@dataclass(frozen=True, slots=True)
 class UntrustedAfter(Message):
     context: int
     untrusted: str
@@ -120,7 +113,6 @@ class UntrustedAfter(Message):
         return f"After {short(self.context)}: {self.untrusted}"
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryRead(Message):
     """Before what follows from it; nothing where the bandwidth is not known."""
 
@@ -134,7 +126,6 @@ class MemoryRead(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ReadByContext(Message):
     bandwidth: float | None
     beaten: bool
@@ -148,7 +139,6 @@ class ReadByContext(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class PaysUpToLargestBatch(Message):
     largest: int
     ks: Sequence[int]
@@ -158,10 +148,7 @@ class PaysUpToLargestBatch(Message):
         return f"By the forwards it pays up to the largest batch, {self.largest}, at K = {ks}."
 
 
-@dataclass(frozen=True, slots=True)
 class PaysUpToBatch(Message):
     size: float
     k: int
-
-    def __str__(self) -> str:
-        return f"By the forwards it pays up to B = {self.size:.3g}, at K = {self.k}."
+    sentence = "By the forwards it pays up to B = {size:.3g}, at K = {k}."

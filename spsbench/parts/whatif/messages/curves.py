@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from spsbench.base.messages import Message
 from spsbench.report import counted
@@ -23,7 +22,6 @@ YAML_RATES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class MeanInjected(Message):
     """By how much the P99 of loops is too low where a mean, or the whole distribution, is injected."""
 
@@ -46,7 +44,6 @@ def _off(share: float) -> str:
     return f"{abs(share):.0%} too {'low' if share >= 0 else 'high'}"
 
 
-@dataclass(frozen=True, slots=True)
 class Autocorrelation(Message):
     by_lag: Mapping[int, float]
 
@@ -55,15 +52,11 @@ class Autocorrelation(Message):
         return f"Autocorrelation of acceptance, by tokens apart: {lags}."
 
 
-@dataclass(frozen=True, slots=True)
 class NoIntervalOverPrompts(Message):
     prompts: int
-
-    def __str__(self) -> str:
-        return f"Too few prompts for an interval: {self.prompts}."
+    sentence = "Too few prompts for an interval: {prompts}."
 
 
-@dataclass(frozen=True, slots=True)
 class PromptsNeeded(Message):
     within: float
     prompts: int
@@ -72,7 +65,6 @@ class PromptsNeeded(Message):
         return f"For ±{self.within:g} tokens at every K: about {counted(self.prompts, 'prompt')} like these."
 
 
-@dataclass(frozen=True, slots=True)
 class HeavyPrompt(Message):
     share: float
 
@@ -81,16 +73,12 @@ class HeavyPrompt(Message):
         return f"{share}: other prompts may lie outside of these intervals."
 
 
-@dataclass(frozen=True, slots=True)
 class FilesWritten(Message):
     name: str
     folder: object
-
-    def __str__(self) -> str:
-        return f"Wrote {self.name}.yaml, .json, .svg, .png and .pdf to {self.folder}"
+    sentence = "Wrote {name}.yaml, .json, .svg, .png and .pdf to {folder}"
 
 
-@dataclass(frozen=True, slots=True)
 class KVaries(Message):
     """``shortest`` is not known where lengths are not counted."""
 
@@ -105,19 +93,15 @@ class KVaries(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class CurvesFall(Message):
     falling: int
     curves: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.falling} of {self.curves} curves fall somewhere: over one set of texts none does, unless "
-            "drafts depend on K."
-        )
+    sentence = (
+        "{falling} of {curves} curves fall somewhere: over one set of texts none does, unless "
+        "drafts depend on K."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class StepsGrow(Message):
     growing: int
     curves: int

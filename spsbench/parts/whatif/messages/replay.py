@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from spsbench.base import Interval
 from spsbench.base.messages import Message
@@ -15,40 +14,30 @@ LOOPS_RUN_HERE = "Times are of loops run here."
 PARTS_TIMED_HERE = "Times are of loops run here in parts, a tree's as of a chain of as many rows."
 
 
-@dataclass(frozen=True, slots=True)
 class ForwardsElsewhere(Message):
     models: str
     context: int
-
-    def __str__(self) -> str:
-        return (
-            f"Times are of forwards alone, {self.models}, after {self.context:,} tokens of context; what "
-            "else a loop does is not in them."
-        )
+    sentence = (
+        "Times are of forwards alone, {models}, after {context:,} tokens of context; what "
+        "else a loop does is not in them."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class TextsReplayed(Message):
     label: str
     sampling: str
     texts: int
     tokens: int
-
-    def __str__(self) -> str:
-        return f"{self.label}, {self.sampling}: replayed over {self.texts} texts, {self.tokens:,} tokens"
+    sentence = "{label}, {sampling}: replayed over {texts} texts, {tokens:,} tokens"
 
 
-@dataclass(frozen=True, slots=True)
 class CurveOfTexts(Message):
     label: str
     sampling: str
     texts: int
-
-    def __str__(self) -> str:
-        return f"{self.label}, {self.sampling}: acceptance length from one reading of {self.texts} texts"
+    sentence = "{label}, {sampling}: acceptance length from one reading of {texts} texts"
 
 
-@dataclass(frozen=True, slots=True)
 class GainsFrom(Message):
     """Of one cell; costs are in ArS steps, ``c`` that of drafting a token."""
 
@@ -71,7 +60,6 @@ class GainsFrom(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class TokensReadAgain(Message):
     """``saved``: the share of the time a token."""
 
@@ -86,7 +74,6 @@ class TokensReadAgain(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyChosen(Message):
     policy: object
     chosen_on: int
@@ -101,7 +88,6 @@ class PolicyChosen(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class ShareOfOracle(Message):
     fixed_k: int
     fixed: Interval
@@ -115,35 +101,25 @@ class ShareOfOracle(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyRan(Message):
     policy: object
     tokens_per_loop: float
-
-    def __str__(self) -> str:
-        return f"In the run {self.policy} emitted {self.tokens_per_loop:.2f} tokens per loop."
+    sentence = "In the run {policy} emitted {tokens_per_loop:.2f} tokens per loop."
 
 
-@dataclass(frozen=True, slots=True)
 class DraftsSampled(Message):
     drafts: int
-
-    def __str__(self) -> str:
-        return (
-            "Tokens per loop are exact given the texts. What is drafted after rejected tokens is sampled "
-            f"({self.drafts:,} drafts); in brackets its bounds."
-        )
+    sentence = (
+        "Tokens per loop are exact given the texts. What is drafted after rejected tokens is sampled "
+        "({drafts:,} drafts); in brackets its bounds."
+    )
 
 
-@dataclass(frozen=True, slots=True)
 class OracleBounds(Message):
     k: int
-
-    def __str__(self) -> str:
-        return f"No policy with drafts of up to {self.k} tokens is faster than the oracle."
+    sentence = "No policy with drafts of up to {k} tokens is faster than the oracle."
 
 
-@dataclass(frozen=True, slots=True)
 class PoliciesCost(Message):
     """Milliseconds of a loop, by policy."""
 

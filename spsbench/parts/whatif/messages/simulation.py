@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spsbench.base import Interval
 from spsbench.base.messages import Message
@@ -19,23 +18,19 @@ SPEEDUP_CAPTION = (
 FOLLOWS = "No sign that they do not follow the target."
 
 
-@dataclass(frozen=True, slots=True)
 class Figure1Caption(Message):
     tokens: int
-
-    def __str__(self) -> str:
-        return (
-            f"Left: time for {self.tokens} tokens, mean and standard deviation over simulated sequences. "
-            "Middle: accepted tokens + 1 of a loop over K + 1, with 95% intervals. Right: 1 + K c. K = 0 is "
-            "ArS. No model was run: a loop's time is c for each draft token and 1 for the target."
-        )
+    sentence = (
+        "Left: time for {tokens} tokens, mean and standard deviation over simulated sequences. "
+        "Middle: accepted tokens + 1 of a loop over K + 1, with 95% intervals. Right: 1 + K c. K = 0 is "
+        "ArS. No model was run: a loop's time is c for each draft token and 1 for the target."
+    )
 
 
 def _speedup(drawn: Interval | None) -> str:
     return "1x, ArS" if drawn is None else interval(drawn, "x")
 
 
-@dataclass(frozen=True, slots=True)
 class BestWithoutFormula(Message):
     """``simulated`` is the speedup at the best K; None where that is ArS."""
 
@@ -49,7 +44,6 @@ class BestWithoutFormula(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class BestK(Message):
     """By the formula and simulated; a speedup is None where ArS is fastest."""
 
@@ -64,7 +58,6 @@ class BestK(Message):
         return f"Best K: {self.planned_k} by the formula ({theory}), {self.best_k} simulated ({drawn})."
 
 
-@dataclass(frozen=True, slots=True)
 class LeviathansBound(Message):
     accepts: float
     cost: float
@@ -78,7 +71,6 @@ class LeviathansBound(Message):
         return f"Leviathan's bound: {bound}"
 
 
-@dataclass(frozen=True, slots=True)
 class FormulaFits(Message):
     """p-values of all K together."""
 
@@ -90,7 +82,6 @@ class FormulaFits(Message):
         return f"All K together: the formula fits with p = {self.formula:.2g}{exact}."
 
 
-@dataclass(frozen=True, slots=True)
 class LoopsEnumerated(Message):
     """``apart``: total variation from the target's law; 0 where it is that law."""
 
@@ -107,18 +98,14 @@ class LoopsEnumerated(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class CellSeen(Message):
     context: int
     token: int
     seen: int
     expected: float
-
-    def __str__(self) -> str:
-        return f"token {self.token} in context {self.context} {self.seen} times, {self.expected:.0f} expected"
+    sentence = "token {token} in context {context} {seen} times, {expected:.0f} expected"
 
 
-@dataclass(frozen=True, slots=True)
 class TokensTested(Message):
     """``worst`` is empty where the tokens follow the target; ``excuse`` says why they need not."""
 
