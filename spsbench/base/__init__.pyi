@@ -49,6 +49,7 @@ from spsbench.base.files import write_json as write_json
 from spsbench.base.files import write_text as write_text
 from spsbench.base.jsonl import rows as rows
 from spsbench.base.jsonl import write_rows as write_rows
+from spsbench.base.messages import Message as Message
 from spsbench.base.parts import of_part as of_part
 from spsbench.base.paths import data_dir as data_dir
 from spsbench.base.paths import results_dir as results_dir

@@ -61,7 +61,7 @@ class Order(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OrderedForward:
     order: Order
     number: int  # of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached
     last: int  # rows of logits, see ``LanguageModel.score``.
@@ -162,7 +162,7 @@ class Ranks:
         if tokens is not None and count > _INLINE:
             distributed.broadcast(tokens.contiguous(), 0)
 
-    def hear(self) -> Message:
+    def hear(self) -> OrderedForward:
         """Wait for the leader's order."""
         message = torch.zeros(_FIELDS + _INLINE, dtype=torch.int64, device=self.device)
         distributed.broadcast(message, 0)
@@ -171,7 +171,7 @@ class Ranks:
         if count > _INLINE:
             tokens = torch.empty(count, dtype=torch.int64, device=self.device)
             distributed.broadcast(tokens, 0)
-        return Message(Order(order), number, last, tokens)
+        return OrderedForward(Order(order), number, last, tokens)
 
     def share(self, thing: Any = None) -> Any:
         """Send a picklable object from the leader to all."""
@@ -328,7 +328,7 @@ class SplitLM(TorchLM):
     ) -> None:
         """Return None: the other ranks have no cache but their own."""
 
-    def obey(self, message: Message) -> None:
+    def obey(self, message: OrderedForward) -> None:
         """Take part in a forward that the leader has begun."""
         with self.ranks.together("a forward"):
             if message.order == Order.READ:

@@ -26,7 +26,7 @@ from torch.distributed import TCPStore
 
 from spsbench.engines import local
 from spsbench.models import tensor_parallel
-from spsbench.models.tensor_parallel import Message
+from spsbench.models.tensor_parallel import OrderedForward
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def faulty(fault: str | None) -> Iterator[None]:
     """While the block lasts this process draws other numbers, or loses a cached token."""
     stream, obey = local.UniformStream, tensor_parallel.SplitLM.obey
 
-    def forgetful(model: tensor_parallel.SplitLM, message: Message) -> None:
+    def forgetful(model: tensor_parallel.SplitLM, message: OrderedForward) -> None:
         if model.length > 3:
             model.rollback(message.number - 1)
         obey(model, message)

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.base import Bools, Floats, Ints
-from spsbench.base.messages import Message
+from spsbench.base import Bools, Floats, Ints, Message
 from spsbench.parts.audit.messages import faults
 from spsbench.parts.audit.messages.faults import NumbersReused
 

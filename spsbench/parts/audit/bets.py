@@ -11,8 +11,7 @@ from functools import lru_cache, partial
 import numpy as np
 import torch
 
-from spsbench.base import Bools, Floats, Ints, Processing
-from spsbench.base.messages import Message
+from spsbench.base import Bools, Floats, Ints, Message, Processing
 from spsbench.decode import warp, with_history
 from spsbench.engines import Reading
 from spsbench.parts.audit.bet_table import (

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spsbench.base import SamplingParams, protocol
-from spsbench.base.messages import Message
+from spsbench.base import Message, SamplingParams, protocol
 from spsbench.engines import teacher_force
 from spsbench.models import CausalLM
 from spsbench.parts.audit.messages import protocol as messages

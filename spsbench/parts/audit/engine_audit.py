@@ -27,8 +27,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
-from spsbench.base import Floats, SamplingParams, ordinary, protocol, write_text
-from spsbench.base.messages import Message
+from spsbench.base import Floats, Message, SamplingParams, ordinary, protocol, write_text
 from spsbench.engines import Reading
 from spsbench.models import DTYPES, CausalLM, TorchLM
 from spsbench.parts.audit.bets import Bets

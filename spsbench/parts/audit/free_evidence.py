@@ -19,8 +19,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from spsbench.base import Answer, Ask, Drafting, Floats, Ints
-from spsbench.base.messages import Message
+from spsbench.base import Answer, Ask, Drafting, Floats, Ints, Message
 from spsbench.engines import Reading, own_entries
 from spsbench.law import TextLoops, anchored, loops_over, ratio_by_token
 from spsbench.parts.audit.bet_table import TINY, cut_to

@@ -18,6 +18,7 @@ from spsbench.base import (
     GateFailed,
     IncompleteError,
     Interval,
+    Message,
     Spec,
     UnavailableError,
     UsageError,
@@ -25,7 +26,6 @@ from spsbench.base import (
     results_dir,
     write_json,
 )
-from spsbench.base.messages import Message
 from spsbench.cli import out, print_json, say
 from spsbench.parts.audit.messages.engines import (
     NoReleaseDiffers,

@@ -22,8 +22,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from spsbench.base import Ask, Peer, PeerError
-from spsbench.base.messages import Message
+from spsbench.base import Ask, Message, Peer, PeerError
 from spsbench.engines import Reading, own_entries
 from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.messages.evidence import FarFromWeights, GreedyDifference, PairsDiffer

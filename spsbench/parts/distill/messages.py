@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.models import DFLASH, EAGLE, EAGLE3, MEDUSA, MODEL, MTP
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 
 class NoBinaryScore(Message):

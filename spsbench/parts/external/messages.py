@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 # --- limits of several engines ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.parts.judge.inside.labels import TIMED_OUT
 
 FILE_MADE = "a program made a file"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spsbench.base import Interval
-from spsbench.base.messages import Message
+from spsbench.base import Interval, Message
 from spsbench.report import milliseconds
 from spsbench.stats import finite
 

@@ -41,7 +41,7 @@ from spsbench.tasks import FIELD, FIELD_TASKS
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spsbench.base.messages import Message
+    from spsbench.base import Message
     from spsbench.config import RunConfig
     from spsbench.report import Measured
     from spsbench.runner import Plan

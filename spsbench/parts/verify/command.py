@@ -13,7 +13,7 @@ from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, re
 from spsbench.cli import Common, asks, option, option_of, options, out, print_json, say
 
 if TYPE_CHECKING:
-    from spsbench.base.messages import Message
+    from spsbench.base import Message
     from spsbench.config import RunConfig
     from spsbench.decode import TextDecoder
     from spsbench.parts.verify.effort import Effort, Finding

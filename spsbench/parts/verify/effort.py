@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.parts.verify.messages import Measurement, Numbers
 
 Sizes = tuple[tuple[int, int], ...]

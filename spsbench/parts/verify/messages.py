@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.stats import FALSE_ALARM, UNBOUNDED, bounds
 
 Numbers = dict[str, float | int | str | None]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import IncompleteError, Load, SpsbenchError, UsageError
-from spsbench.base.messages import Message
+from spsbench.base import IncompleteError, Load, Message, SpsbenchError, UsageError
 from spsbench.config import refuse_together
 from spsbench.parts.audit.course import Course, conclude
 from spsbench.parts.audit.course import audited as drawn

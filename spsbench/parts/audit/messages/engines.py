@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 CHECKING = "Checking prompts, models and engine"
 NO_ALARM = "No alarm, so there is nothing to reproduce."

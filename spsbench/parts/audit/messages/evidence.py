@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 # --- logprobs ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 # --- places: of emitted tokens, of stages of a loop, of requests ---
 

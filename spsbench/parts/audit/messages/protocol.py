@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 FOLLOWS_PROTOCOL = "It follows the protocol. Whether its texts follow the target: spsbench audit."
 

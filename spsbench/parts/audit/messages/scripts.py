@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 ABOUT = {
     "llama_cpp": """llama.cpp: a llama-server on the loopback, started here, with everything in float32.

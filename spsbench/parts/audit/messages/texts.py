@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.report import bound
 from spsbench.stats import bounds
 

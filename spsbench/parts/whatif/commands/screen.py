@@ -125,7 +125,7 @@ def _reading_again(forecasts: Sequence[DrafterForecast]) -> list[str]:
     if not known:
         return []
     best = min(known, key=lambda one: one.timed.mean_s() if one.timed else 0.0)
-    return [str(replay_says.TokensReadAgain(best.reading_again or 0.0, best.name, best.k))]
+    return [str(replay_says.StatesWouldSave(best.reading_again or 0.0, best.name, best.k))]
 
 
 def _size(one: DrafterForecast) -> str:
@@ -496,4 +496,4 @@ def _pays_up_to(facts: Facts) -> object:
     if beyond:
         return bench_says.PaysUpToLargestBatch(max(facts["step_ms"]), beyond)
     k, furthest = max(facts["pays_up_to"].items(), key=lambda item: item[1] or 0.0)
-    return bench_says.PaysUpToBatch(furthest, k) if furthest else bench_says.NO_BATCH_PAYS
+    return bench_says.BatchByForwards(furthest, k) if furthest else bench_says.NO_BATCH_PAYS

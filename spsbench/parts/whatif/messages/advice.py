@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spsbench.base import Interval
-from spsbench.base.messages import Message
+from spsbench.base import Interval, Message
 from spsbench.report import counted, interval, interval_percent, speedup
 from spsbench.stats import percent
 from spsbench.store import RatioInterval

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.stats import from_alpha, percent
 
 KSpeedup = tuple[int, float]
@@ -148,7 +148,7 @@ class PaysUpToLargestBatch(Message):
         return f"By the forwards it pays up to the largest batch, {self.largest}, at K = {ks}."
 
 
-class PaysUpToBatch(Message):
+class BatchByForwards(Message):
     size: float
     k: int
     sentence = "By the forwards it pays up to B = {size:.3g}, at K = {k}."

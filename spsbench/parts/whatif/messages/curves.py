@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 from spsbench.report import counted
 
 HOLD_AT_ONCE = "Of each table the intervals hold at once, over prompts."

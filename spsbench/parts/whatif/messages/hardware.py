@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spsbench.base.messages import Message
+from spsbench.base import Message
 
 ALL_ENDS = "[]: all ends of the published figures, not 95%; their sources are in --json."
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spsbench.base import Interval
-from spsbench.base.messages import Message
+from spsbench.base import Interval, Message
 from spsbench.report import interval, interval_percent, percent
 from spsbench.stats import from_alpha
 
@@ -60,7 +59,7 @@ class GainsFrom(Message):
         )
 
 
-class TokensReadAgain(Message):
+class StatesWouldSave(Message):
     """``saved``: the share of the time a token."""
 
     saved: float

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spsbench.base import Interval
-from spsbench.base.messages import Message
+from spsbench.base import Interval, Message
 from spsbench.report import interval
 
 FORMULA_ALONE = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
