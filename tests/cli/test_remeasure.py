@@ -147,7 +147,7 @@ def test_other_tokens_from_the_same_seed_are_a_finding(
     assert result.code == quiet.code == 0, result.err
     run, summary = of(tmp_path / "run")
     assert run["remeasured"]["differing"]
-    assert "wrote other tokens from the same seed" in " ".join(result.out.split())
+    assert "generated different tokens from the same seed" in " ".join(result.out.split())
     assert summary["token_sha256"] == of(tmp_path / "quiet")[1]["token_sha256"]
 
 

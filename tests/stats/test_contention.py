@@ -83,7 +83,7 @@ def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
     assert times_label(busy) == "widened"
     widened = disturbance(busy)
     assert isinstance(widened, ContentionWidened)
-    assert str(widened) == "Widened for CPU contention: it took 10% of the time measured."
+    assert str(widened) == "Interval widened: CPU contention took 10% of the time measured."
     (verdict,) = busy["verdict"]
     assert (verdict["outcome"], verdict["lost_share"]) == ("pays", pytest.approx(0.1))
     assert busy["why"]

@@ -66,7 +66,7 @@ class ContentionIncluded(Message):
     @property
     def _remedy(self) -> str:
         again = "the same command with --out RUN and" if self.by_folder else "spsbench run --resume RUN"
-        return f"{self.purpose}: {again} --remeasure 10min, when less else runs."
+        return f"{self.purpose}: {again} --remeasure 10min, on an idle machine."
 
     sentence = "Disturbed: {_contention}, and ms/token includes all of it. {_remedy}"
 
@@ -93,12 +93,11 @@ class ContentionWidened(ContentionIncluded):
 
     def __str__(self) -> str:
         lost = percent(self.lost_share)
-        return f"Widened for {contention_named(self.reasons)}: it took {lost} of the time measured."
+        return f"Interval widened: {contention_named(self.reasons)} took {lost} of the time measured."
 
 
 CONTENTION_NOT_COUNTED = (
-    "This machine counts neither waiting for a CPU nor stolen time: whether others disturbed the times is "
-    "not known."
+    "This machine counts neither run-queue wait nor steal time: CPU contention is not known."
 )
 
 
@@ -174,6 +173,6 @@ class RepeatsDiffer(Message):
     count: int
     example: str
     sentence = (
-        "{count} timings taken again wrote other tokens from the same seed, e.g. {example}: "
+        "{count} repeated timings generated different tokens from the same seed, e.g. {example}: "
         "what answered is not deterministic."
     )

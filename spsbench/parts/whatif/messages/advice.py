@@ -41,7 +41,7 @@ class TimesDisturbed(Message):
     def __str__(self) -> str:
         lost = f"contention took {percent(self.lost)} of the time in which loops were timed"
         if self.hides:
-            return f"UNDECIDED: {lost}, which may hide the answer. Repeat when less else runs."
+            return f"UNDECIDED: {lost}, which may hide the answer. Repeat on an idle machine."
         return f"Widened: {lost}, and every predicted interval holds all of it."
 
 

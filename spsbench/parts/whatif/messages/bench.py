@@ -101,7 +101,7 @@ class ForwardsUntrusted(Message):
     def __str__(self) -> str:
         reasons = [f"contention took {percent(self.lost)} of the time of these forwards"] if self.lost else []
         reasons += [] if self.faster is None else [str(self.faster)]
-        remedy = "What is predicted from them may be far off: repeat when less else runs."
+        remedy = "Predictions from them may be far off: repeat on an idle machine."
         return f"UNTRUSTED: {'; '.join(reasons)}. {remedy}"
 
 
