@@ -98,7 +98,7 @@ def test_a_drafter_of_ours_is_one_file_and_nothing_more(
     (tmp_path / "fictitious_echo.py").write_text(FICTITIOUS)
     monkeypatch.setattr(spsbench.drafters, "__path__", [*spsbench.drafters.__path__, str(tmp_path)])
     try:
-        assert "fictitious-echo" in options._names("drafters", None)
+        assert "fictitious-echo" in options._names("drafters", "", None)
         with pytest.raises(UsageError, match="Did you mean fictitious-echo"):
             drafter_kind("fictitious-ecko")
         listed = json.loads(call("list", "drafters", "--json").out)["drafters"]

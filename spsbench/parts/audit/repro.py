@@ -43,7 +43,7 @@ from spsbench.parts.audit.localise import MOST_TEXTS, Law, read_under
 from spsbench.parts.audit.messages.faults import LEAVES_OUT_STOPS
 from spsbench.parts.audit.messages.scripts import ABOUT, ScriptHeader, ScriptTitle
 from spsbench.parts.audit.repro_parts import LEAST, LEVEL, followers, p_value, seeds
-from spsbench.parts.external import serving, workers
+from spsbench.parts.external import messages, serving, workers
 from spsbench.parts.external.engine import sampling_of
 from spsbench.parts.external.registry import NAMED, name_of
 from spsbench.parts.verify.subject import steady
@@ -438,7 +438,7 @@ def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
         module = NAMED[name_of(Spec.parse(engine))].module
         own = Path(workers.__file__).with_name(f"{module}.py")
         tree = ast.parse(own.read_text())
-        files += [Path(serving.__file__), *_other_workers(tree), own]
+        files += [Path(messages.__file__), Path(serving.__file__), *_other_workers(tree), own]
         driver = next(node.name for node in tree.body if isinstance(node, ast.ClassDef))
         about = ABOUT[module]
     imports, body = _bundled([*files, Path(repro_parts.__file__)], {"main", driver})

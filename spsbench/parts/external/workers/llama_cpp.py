@@ -37,7 +37,7 @@ from spsbench.base import (
     Wave,
     seed_field,
 )
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import LLAMA_CPP
 from spsbench.parts.external.serving import (
     PENALTIES,
     float32_only,
@@ -89,7 +89,7 @@ class LlamaCpp:
             rule=_RULES[drafts_by(self._load)] if self._load.speculative else None,
             settings=settings,
             in_flight=MOST_IN_FLIGHT,
-            limits=list(messages.LLAMA_CPP),
+            limits=list(LLAMA_CPP),
             processors=list(PROCESSORS),
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import Answer, Ask, Described, Load
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import MLX_LM
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,
@@ -41,7 +41,7 @@ class MlxLm:
             vocab_size=self._vocab_size,
             rule="sample-and-compare" if self._load.speculative else None,
             settings=usual_settings(self._load) | {"sampler_order": "top_p, top_k, temperature"},
-            limits=list(messages.MLX_LM),
+            limits=list(MLX_LM),
         )
 
     def generate(self, ask: Ask) -> Answer:

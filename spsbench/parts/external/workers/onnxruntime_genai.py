@@ -33,7 +33,11 @@ from spsbench.base import (
     Wave,
     seed_field,
 )
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import (
+    ONNXRUNTIME_GENAI,
+    ONNXRUNTIME_GENAI_MODULE,
+    ONNXRUNTIME_GENAI_RULE,
+)
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,
@@ -92,13 +96,13 @@ class OnnxRuntimeGenAI:
         self._turns: dict[int, tuple[Any, int, list[int]]] = {}
 
     def describe(self) -> Described:
-        rule = messages.ONNXRUNTIME_GENAI_RULE
-        limits = list(messages.ONNXRUNTIME_GENAI)
+        rule = ONNXRUNTIME_GENAI_RULE
+        limits = list(ONNXRUNTIME_GENAI)
         if self._load.speculation == LOOKUP:
             rule = LOOKUP_RULE
         if self._load.speculation == MTP:
             rule = rule_of(self._load, rule)
-            limits += messages.ONNXRUNTIME_GENAI_MODULE
+            limits += ONNXRUNTIME_GENAI_MODULE
         settings = usual_settings(self._load)
         del settings["sampler_order"]
         return Described(

@@ -32,7 +32,7 @@ from spsbench.base import (
     Together,
     Wave,
 )
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import OPENVINO, OPENVINO_RULE, OPENVINO_TOP_P
 from spsbench.parts.external.serving import (
     PENALTIES,
     float32_only,
@@ -51,7 +51,7 @@ _FLOAT32 = {
 }
 _PROCESSORS = ("min_p", *PENALTIES, "min_new_tokens", "grammar")
 _ALL = 2**31 - 1  # its top-k that cuts nothing
-_RULES = {DRAFT: messages.OPENVINO_RULE, LOOKUP: LOOKUP_RULE}
+_RULES = {DRAFT: OPENVINO_RULE, LOOKUP: LOOKUP_RULE}
 
 
 class OpenVino:
@@ -60,6 +60,7 @@ class OpenVino:
     def __init__(self, load: Load) -> None:
         float32_only(load)
         self._openvino: Any = importlib.import_module("openvino")
+        self._numpy: Any = importlib.import_module("numpy")  # a script has no import of it
         self._genai: Any = importlib.import_module("openvino_genai")
         self._load = load
         properties: dict[str, Any] = dict(_FLOAT32)
@@ -93,8 +94,8 @@ class OpenVino:
             rule=_RULES[self._load.speculation] if self._load.speculative else None,
             in_flight=MOST_IN_FLIGHT,
             # Its top_k comes first, which is the same law.
-            settings=usual_settings(self._load) | {"top_p": messages.OPENVINO_TOP_P},
-            limits=list(messages.OPENVINO),
+            settings=usual_settings(self._load) | {"top_p": OPENVINO_TOP_P},
+            limits=list(OPENVINO),
             processors=list(_PROCESSORS),
         )
 
@@ -146,7 +147,7 @@ class OpenVino:
         handle.cancel()
 
     def _prompt(self, ask: Ask) -> Any:
-        return self._openvino.Tensor(np.array([ask.prompt_ids], dtype=np.int64))
+        return self._openvino.Tensor(self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64))
 
     def _config(self, ask: Ask) -> Any:
         config = self._genai.GenerationConfig()

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spsbench.base import MTP, Answer, Ask, Described, Load
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import TRANSFORMERS
 from spsbench.parts.external.serving import require_processors, rule_of, serve, until_stop, usual_settings
 
 
@@ -49,7 +49,7 @@ class Transformers:
             settings=usual_settings(self._load)
             | {"threads": self._torch.get_num_threads()}
             | self._threshold_settings(),
-            limits=list(messages.TRANSFORMERS),
+            limits=list(TRANSFORMERS),
         )
 
     def generate(self, ask: Ask) -> Answer:

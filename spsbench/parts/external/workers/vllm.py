@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, MTP, Answer, Ask, Described, Load, Together, Wave
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import VLLM, VLLM_GREEDY_DRAFTS_RULE, VLLM_ON_CPU
 from spsbench.parts.external.serving import (
     PENALTIES,
     require_processors,
@@ -33,7 +33,7 @@ from spsbench.parts.external.waves import stepped
 _PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
 """Refused with a draft: ``SamplingParams._validate_spec_decode``."""
-_RULES = {"greedy": messages.VLLM_GREEDY_DRAFTS_RULE, "probabilistic": "modified rejection"}
+_RULES = {"greedy": VLLM_GREEDY_DRAFTS_RULE, "probabilistic": "modified rejection"}
 _METHODS: dict[str, dict[str, Any]] = {
     "peagle": {"method": "eagle3", "parallel_drafting": True},
     "eagle3": {"method": "eagle3"},
@@ -94,7 +94,7 @@ class Vllm:
             rule=self._rule if self._load.speculative else None,
             settings=usual_settings(self._load) | self._draft,
             in_flight=MOST_IN_FLIGHT,
-            limits=[*messages.VLLM, *([messages.VLLM_ON_CPU] if is_defective else [])],
+            limits=[*VLLM, *([VLLM_ON_CPU] if is_defective else [])],
             processors=list(self._processors),
         )
 

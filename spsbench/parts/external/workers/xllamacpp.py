@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from spsbench.base import LONGEST_NGRAM, LOOKUP, Described, Load, PeerError
-from spsbench.parts.external import messages
+from spsbench.parts.external.messages import NGRAMS_OUTLIVE_REQUESTS
 from spsbench.parts.external.serving import float32_only, serve
 from spsbench.parts.external.workers.llama_cpp import LlamaCpp, drafts_by, fewest
 
@@ -38,7 +38,7 @@ class XLlamaCpp(LlamaCpp):
         described = super().describe()
         if drafts_by(self._load) != LOOKUP or ngram_of(self._load) != MOD:
             return described
-        return replace(described, limits=[*described.limits, messages.NGRAMS_OUTLIVE_REQUESTS])
+        return replace(described, limits=[*described.limits, NGRAMS_OUTLIVE_REQUESTS])
 
     def _completed(self, content: dict[str, Any]) -> Mapping[str, Any]:
         # What ``/completion`` answers stands under ``__verbose`` of the answer in OpenAI's form.
