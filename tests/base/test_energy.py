@@ -233,7 +233,7 @@ def test_why_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "PATIENCE_S", 0.005)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(still=4))
     assert find_nvml().reason == "NVML's counter does not move"
-    assert "kind mps" in meter_of(SimpleNamespace(type="mps")).reason  # type: ignore[arg-type]
+    assert "type mps" in meter_of(SimpleNamespace(type="mps")).reason  # type: ignore[arg-type]
 
 
 class Read:
