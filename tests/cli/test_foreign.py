@@ -41,7 +41,7 @@ def test_drafts_that_vary_in_length_are_called_so(cli: Cli) -> None:
     plain, asked, curve = (cli("replay", path, *more) for more in ((), ("--json",), ("--curve",)))
     assert (plain.code, curve.code) == (0, 0), plain.err
     shown = " ".join(plain.out.split())
-    assert "K varies: 0 to 2 drafts a loop, 1.33 in mean." in shown
+    assert "K varies: 0 to 2 drafts per loop, 1.33 on average." in shown
     assert "1 0.333 2 of 4 0.500" in shown
     assert max(map(len, plain.out.splitlines())) <= 80
     assert json.loads(asked.out)["draft_lengths"]["offered"] == [4, 2]
