@@ -37,8 +37,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         )
     if "distill" in main.COMMANDS:
         made = SimpleNamespace(record={}, recipe=SimpleNamespace(kind="model"), held_out=[], folder=tmp_path)
-        source = SimpleNamespace(name="target")
-        monkeypatch.setattr("spsbench.parts.distill.command._draft_with_card", lambda *_: (source, made, []))
+        answer = (made, [], "spsbench run --draft FOLDER")
+        monkeypatch.setattr("spsbench.parts.distill.command._draft_with_card", lambda *_: answer)
     Path("texts.jsonl").write_text(json.dumps({"prompt_ids": [5, 6], "completion_ids": [7]}) + "\n")
 
 
