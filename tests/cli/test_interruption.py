@@ -58,7 +58,7 @@ CASES = {
             "--out",
             "d",
         ],
-        "spsbench.parts.distill.making:_load",
+        "spsbench.parts.distill.making:_target_model",
     ),
 }
 CASES = {name: case for name, case in CASES.items() if is_present(case.command)}
