@@ -12,6 +12,7 @@ from spsbench.cli.console import say_if_busy as say_if_busy
 from spsbench.cli.interruption import continued_by as continued_by
 from spsbench.cli.interruption import typed as typed
 from spsbench.cli.interruption import written as written
+from spsbench.cli.messages import CHECKING as CHECKING
 from spsbench.cli.messages import LOAD_IN_ROUNDS as LOAD_IN_ROUNDS
 from spsbench.cli.options import Common as Common
 from spsbench.cli.options import DrawnOptions as DrawnOptions

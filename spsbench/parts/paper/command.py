@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base import IncompleteError, UsageError, make_folder, require_makeable, results_dir
 from spsbench.cli import Common, asks, continued_by, option, options, say, written
 from spsbench.config import CODE, code_in, is_given, refuse_together, require_typed
-from spsbench.parts.paper import messages
 from spsbench.parts.paper.folder import Page, measured_run, require_empty, write_page
 
 if TYPE_CHECKING:
@@ -262,7 +261,9 @@ def reproduce_chen(options: PaperOptions) -> None:
     for config in configs:
         require_own(options, {name: getattr(config, name) for name in CODE})
     require_located(configs[0].pair)  # of every part
-    say(messages.CHECKING, quiet=options.quiet)
+    from spsbench.parts.paper.messages import CHECKING
+
+    say(CHECKING, quiet=options.quiet)
     from spsbench.runner import plan
 
     plans = [plan(config, choose_engine=True) for config in configs]
@@ -318,7 +319,9 @@ def reproduce_leviathan(options: PaperOptions) -> None:
     setup = Setup(setup_of(study), study)
     for task in setup.paper.tasks.values():
         require_own(options, {"task": task})
-    say(messages.CHECKING, quiet=options.quiet)
+    from spsbench.parts.paper.messages import CHECKING
+
+    say(CHECKING, quiet=options.quiet)
     plans = setup.plans()
     directory = paper_directory(options.resume or options.out, setup.paper.name)
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import UsageError, write_json, write_text
-from spsbench.cli import Common, derive, present, say, watching
+from spsbench.cli import Common, present, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +27,7 @@ def require_empty(place: Path, flag: str, holds: str) -> None:
 
 def measured_run(plan: Plan, directory: Path, *, quiet: bool, allow_mixed: bool = False) -> Measured:
     """Measure what is missing of a run, and draw its figures."""
+    from spsbench.cli import derive, watching
     from spsbench.runner import execute
 
     with watching(quiet=quiet) as watcher:

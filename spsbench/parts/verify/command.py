@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
-from spsbench.cli import Common, asks, option, option_of, options, out, print_json, say
+from spsbench.cli import CHECKING, Common, asks, option, option_of, options, out, print_json, say
 
 if TYPE_CHECKING:
     from spsbench.base import Message
@@ -215,7 +215,6 @@ def _subjects(wanted: VerifyOptions, effort: Effort, *, drawn: bool = False) -> 
     from spsbench.decode import bound
     from spsbench.drafters import states_read
     from spsbench.models import title
-    from spsbench.parts.verify.messages import CHECKING
     from spsbench.parts.verify.subject import SamplerUnderTest
     from spsbench.runner import load, plan
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base import Message
-from spsbench.parts.verify.messages import Measurement, Numbers
+
+if TYPE_CHECKING:
+    from spsbench.parts.verify.messages import Measurement, Numbers
 
 Sizes = tuple[tuple[int, int], ...]
 """(V, K) of tables."""

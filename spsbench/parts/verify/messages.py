@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from spsbench.base import Message
-from spsbench.stats import FALSE_ALARM, UNBOUNDED, bounds
+from spsbench.stats import UNBOUNDED
 
 Numbers = dict[str, float | int | str | None]
 
-CHECKING = "Checking task, data and models"
 NO_DIFFERENCE = "No test found a difference from the target's distribution."
 
 _NOTHING_DRAWN = "no token was sampled"
-_FALSE_ALARMS = f"false alarm once in {1 / FALSE_ALARM:,.0f}"
 
 
 class Measurement(Message):
@@ -31,8 +29,16 @@ class Measurement(Message):
         return asdict(self)
 
 
+def _false_alarms() -> str:
+    from spsbench.stats import FALSE_ALARM
+
+    return f"false alarm once in {1 / FALSE_ALARM:,.0f}"
+
+
 def at_most(bound: float) -> str:
     """An upper bound of a leakage in words."""
+    from spsbench.stats import bounds
+
     return f"at most {bound:.2%} (95%)" if bounds(bound) else UNBOUNDED
 
 
@@ -189,7 +195,7 @@ class UniformNumbers(Measurement):
     @property
     def excludes(self) -> str:
         where = f"{self.length:,} numbers of a sequence or between sequences"
-        return f"any repetition in {where}; {_FALSE_ALARMS}"
+        return f"any repetition in {where}; {_false_alarms()}"
 
     @property
     def numbers(self) -> Numbers:
@@ -234,7 +240,7 @@ class NextTokens(Measurement):
 
     @property
     def excludes(self) -> str:
-        return f"{_FALSE_ALARMS}; {self.draws:,} draws in each of {self.contexts} contexts"
+        return f"{_false_alarms()}; {self.draws:,} draws in each of {self.contexts} contexts"
 
 
 class GreedyOutputs(Measurement):
@@ -292,6 +298,8 @@ class OutputLeakage(Message):
     passed: bool
 
     def __str__(self) -> str:
+        from spsbench.stats import bounds
+
         leak = _NOTHING_DRAWN
         if self.leakage is not None and self.passed:
             # An estimate beside an "ok" reads as a leak that was found; there its noise alone is known.

@@ -10,7 +10,6 @@ from spsbench.cli import asks, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.options import ReplayOptions
 from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, written_of
-from spsbench.parts.whatif.messages.replay import CurveOfTexts
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
@@ -77,6 +76,8 @@ def _shown(path: Path, wanted: ReplayOptions, k: int) -> bool:
 
 def replay_texts(wanted: ReplayOptions) -> None:
     """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
+    from spsbench.parts.whatif.messages.replay import CurveOfTexts
+
     quiet = wanted.quiet
     ks = values.lookaheads(wanted.k or ("1..16" if wanted.curve else "1..8"))
     drafters = values.drafters(wanted.drafter or "model")

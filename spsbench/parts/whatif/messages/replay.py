@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from spsbench.base import Interval, Message
 from spsbench.report import interval, interval_percent, percent
-from spsbench.stats import from_alpha
 
 PREDICTED = "Predicted: no sequence was generated for these numbers."
 LOOPS_RUN_HERE = "Times are of loops run here."
@@ -48,6 +47,8 @@ class GainsFrom(Message):
     c_allowed: float | None
 
     def __str__(self) -> str:
+        from spsbench.stats import from_alpha
+
         cell, cost = f"{self.name}, K={self.k}", f"takes {self.cost:.2f} ArS steps a loop"
         if self.alpha is None:
             return f"{cell} {cost}, which no alpha pays for."
