@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing import dataclass_transform
+else:  # a worker may run on Python 3.10, where typing has none
+
+    def dataclass_transform(**_: object) -> Callable[[type], type]:
+        return lambda kind: kind
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -276,3 +277,18 @@ def test_a_build_that_is_installed_is_not_measured_beside_a_gpu(
 def test_the_list_and_the_doctor_name_the_way() -> None:
     assert "NAME:python=PATH/bin/python" in " ".join(call("list", "engines").out.split())
     assert "NAME:python=PATH/bin/python" in "".join(call("doctor", "--json").out.split())
+
+
+def test_workers_use_nothing_of_typing_that_python_3_10_has_not() -> None:
+    """A worker may run in an environment of that release; those of OpenVINO need numpy to be imported."""
+    newer = ("dataclass_transform", "assert_never", "assert_type", "NotRequired", "Required", "reveal_type")
+    workers = ("vllm", "transformers", "llama_cpp", "mlx_lm", "xllamacpp", "onnxruntime_genai")
+    lines = [
+        "import typing",
+        *(f"del typing.{name}" for name in newer),
+        *(f"import spsbench.parts.external.workers.{name}" for name in workers),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
