@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,6 +39,12 @@ class Message:
 
     def __str__(self) -> str:
         return self.sentence.format_map(self)
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """``a, b, c, d and 2 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class OtherLoad(Message):

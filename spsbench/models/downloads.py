@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from spsbench.base.addresses import host_of
 from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.base.files import MOST_BYTES, require_ordinary
+from spsbench.base.messages import listed
 from spsbench.config.models import ModelRef
 from spsbench.models.fetch import hub
 from spsbench.models.fetch.cache import watcher
@@ -37,7 +38,7 @@ from spsbench.models.hf_errors import (
     typed_errors,
 )
 from spsbench.models.kinds import CONFIG
-from spsbench.models.messages import listed, megabytes
+from spsbench.models.messages import megabytes
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile, RepoSibling

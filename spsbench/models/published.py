@@ -18,10 +18,11 @@ import numpy as np
 from spsbench.base.arrays import Ints, Singles
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.base.files import parse_json, read_file
+from spsbench.base.messages import listed
 from spsbench.models.checkpoint import Checkpoint, StoredWeights
 from spsbench.models.hf_errors import quiet_libraries, typed_errors
 from spsbench.models.kinds import CONFIG
-from spsbench.models.messages import SAVE_AGAIN, listed
+from spsbench.models.messages import SAVE_AGAIN
 from spsbench.models.pickled import PICKLED_INDEX, PICKLES, PickledWeights
 from spsbench.models.plausible import WIDEST, require_bounded_config, require_ordinary_files
 

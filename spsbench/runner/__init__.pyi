@@ -17,6 +17,7 @@ from spsbench.runner.foreign_texts import reading_of as reading_of
 from spsbench.runner.foreign_texts import reported_answer as reported_answer
 from spsbench.runner.material import Material as Material
 from spsbench.runner.material import find_material as find_material
+from spsbench.runner.messages import ForwardsOverTorch as ForwardsOverTorch
 from spsbench.runner.messages import duration as duration
 from spsbench.runner.models import Models as Models
 from spsbench.runner.models import find_models as find_models

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from spsbench.base.axes import Row, label
 from spsbench.base.messages import Message
 
@@ -39,12 +37,6 @@ class OfArm(Message):
 def full_name(row: Row) -> str:
     """An arm as sentences name it, with its sampling."""
     return f"{label(row)}, {row['sampling']}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a, b, c and 2 more``."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def significant(value: float, digits: int = 2) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spsbench.base.messages import Message
-from spsbench.stats.messages import listed
+from spsbench.base.messages import Message, listed
+from spsbench.stats.messages import MOST_NAMED
 from spsbench.store.summary_types import BeamIdentity
 
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
@@ -26,7 +26,7 @@ class SumsNotFinite(Message):
     def __str__(self) -> str:
         return (
             f"{self.count} of {self.sequences} sequences have sums that are no finite numbers "
-            f"({listed(self.names)})"
+            f"({listed(self.names, MOST_NAMED)})"
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from spsbench.base.messages import Message
-from spsbench.stats.messages import listed, percent
+from spsbench.base.messages import Message, listed
+from spsbench.stats.messages import MOST_NAMED, percent
 
 TAKEN = {
     "waited_s": "all threads together waited {:.2f} s for a CPU that other processes used",
@@ -130,7 +130,7 @@ class SlowSequences(Message):
     slowest: tuple[tuple[str, float], ...]
 
     def __str__(self) -> str:
-        times = listed([f"{name} ({factor:.1f}x)" for name, factor in self.slowest])
+        times = listed([f"{name} ({factor:.1f}x)" for name, factor in self.slowest], MOST_NAMED)
         return (
             f"far slower per token than the arm's other sequences: {times}. They count; look for other load "
             "at that time, or repeat."
@@ -163,7 +163,7 @@ class PromptsUntimed(Message):
     def __str__(self) -> str:
         return (
             f"{len(self.names)} of {self.asked} prompts were not timed by both {self.arm}, and its baseline: "
-            f"the speedup is without {listed(self.names)}."
+            f"the speedup is without {listed(self.names, MOST_NAMED)}."
         )
 
 

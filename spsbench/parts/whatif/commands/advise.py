@@ -20,7 +20,18 @@ from spsbench.base import (
     results_dir,
     unknown,
 )
-from spsbench.cli import LOAD_IN_ROUNDS, asks, continued_by, out, present, say, say_if_busy, typed, values
+from spsbench.cli import (
+    CHECKING,
+    LOAD_IN_ROUNDS,
+    asks,
+    continued_by,
+    out,
+    present,
+    say,
+    say_if_busy,
+    typed,
+    values,
+)
 from spsbench.cli import written as command_of
 from spsbench.config import MaterialSettings, ModelRef, refuse_together
 from spsbench.parts.whatif.commands.options import AdviseOptions
@@ -33,7 +44,6 @@ from spsbench.parts.whatif.messages.advice import (
     NoDrafterOfEngine,
     NoSpeculation,
     ProofTooLong,
-    TorchInPlaceOfOnnx,
     Worth,
 )
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
@@ -91,7 +101,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     config = _ars_alone(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
     known = _possible_task_and_arms(config, wanted)
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
-    say("Checking task, data and models", quiet=quiet)
+    say(CHECKING, quiet=quiet)
     from spsbench.cli import watching
     from spsbench.parts.whatif.commands.screen import advice_facts, advice_screen
     from spsbench.parts.whatif.replay.advice import Readings, advise, advised, disturbed
@@ -265,13 +275,13 @@ def _require_prompts(count: int) -> None:
 def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, Pair]:
     """The plan's pair, or its target with each draft that is named; of one draft the name is empty."""
     from spsbench.models import title
-    from spsbench.runner import load
+    from spsbench.runner import ForwardsOverTorch, load
 
     several = drafts if len(drafts) > 1 else ("",)
     where = "" if (gpu := title(ready.device)) is None else f" on {gpu}"
     progress.stage(f"Loading the models{where}", len(several))
     if ready.fallback:
-        progress.warned(str(TorchInPlaceOfOnnx(ready.fallback)))
+        progress.warned(str(ForwardsOverTorch(ready.fallback)))
     found = {several[0]: load(ready)}
     progress.step()
     first = found[several[0]]

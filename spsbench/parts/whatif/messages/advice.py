@@ -138,11 +138,6 @@ class LoopsRunEager(Message):
     )
 
 
-class TorchInPlaceOfOnnx(Message):
-    reason: str
-    sentence = "The forwards run over torch, not ONNX Runtime: {reason}."
-
-
 class NoSpeculation(Message):
     engine: str
     sentence = "# {engine}: no speculation; none that it has is predicted to be faster."
